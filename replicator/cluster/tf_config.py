@@ -19,7 +19,10 @@ from replicator.errors import UsageError, nearest
 READERS = {"slurm": slurm.read, "kubernetes": kubernetes.read}
 """The managers that set variables of their own."""
 
-MANAGERS = ("auto", "tf_config", *READERS)
+STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
+"""Who starts processes with a TF_CONFIG, and a variable that they set, too."""
+
+MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 """What `Replicator.cluster` may name."""
 
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
@@ -32,7 +35,7 @@ def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | 
   Raises:
     UsageError: a variable of the manager is missing or cannot be read.
   """
-  if manager == "tf_config" or (manager == "auto" and environment.get("TF_CONFIG")):
+  if manager not in ("auto", *READERS) or (manager == "auto" and environment.get("TF_CONFIG")):
     return None
   readers = READERS.values() if manager == "auto" else [READERS[manager]]
   return next((processes for read in readers if (processes := read(environment))), None)
@@ -81,7 +84,10 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
                        "must be a chief, at least one parameter server, and at least one worker")
     config = processes.tf_config(servers if strategy == "parameter_server" else None)
     os.environ["TF_CONFIG"] = json.dumps(config)
-  elif manager in READERS:
+  elif starter := next((each for each, variable in STARTERS.items() if variable in os.environ
+                        and manager in ("auto", each)), None):
+    source = f"TF_CONFIG, in a process of {starter.capitalize()}"
+  elif manager in (*READERS, *STARTERS):
     raise UsageError(f"Replicator.cluster = '{manager}': its variables are not in the environment; "
                      f"write 'auto', or start the processes with {manager}")
   config = read(strategy)

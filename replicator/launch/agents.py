@@ -1,13 +1,8 @@
-"""Processes in places that Spark or Ray choose.
-
-An agent in each place connects to the launcher, says where it is, runs the command that it gets,
-and sends its output and exit status. Only the launcher decides what runs, and when it ends.
-"""
+"""Processes in places that Spark or Ray choose: what the launcher knows of their agents."""
 
 import contextlib
 import hmac
 import json
-import os
 import queue
 import secrets
 import signal
@@ -18,93 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from replicator.errors import RunFailed
-from replicator.launch.placement import AS_TEXT, Slot, free_ports, say
+from replicator.launch import agent
+from replicator.launch.agent import SECONDS, Agent, first_line, hang_up, notice_its_end
+from replicator.launch.placement import AS_TEXT, Slot, say
 from replicator.launch.remote import shell_line
-from replicator.processes import Child
 
-# Who connects has so many seconds to say who it is. After as many seconds of waiting for agents,
-# the launcher says so, and a command that is started again gives up its agent.
-SECONDS = 10.0
 LOST_STATUS = 255  # As that of ssh.
-_END = "\0ended with "  # Comes before the exit status, at the end of the output.
-# A connection whose other end is gone ends within so many seconds of silence: idle + count * each.
-_ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 2}
-_PORTS = 8  # An agent offers so many, as others on its machine may offer the same ones.
-
-Agent = Callable[[int, Mapping[str, str]], None]
-"""Called in a place, with its number and variables for its commands. It can be pickled whole."""
-
-
-# ---- In the place -------------------------------------------------------------------------------
-
-
-def agent(address: tuple[str, int], secret: str) -> Agent:
-  """Makes the agent of the launcher at `address`, for a folder of the same name as this one's."""
-  folder = os.getcwd()
-
-  def run(number: int, environment: Mapping[str, str]) -> None:
-    import os
-    import sys
-    os.chdir(folder)
-    if folder not in sys.path:
-      sys.path.insert(0, folder)  # This package may be in no other folder.
-    from replicator.launch import agents
-    agents.serve(address, secret, number, environment)
-
-  return run
-
-
-def serve(address: tuple[str, int], secret: str, number: int, environment: Mapping[str, str]
-          ) -> None:
-  """Runs the commands of a launcher, one after the other, until it needs no more.
-
-  Raises:
-    OSError: the launcher cannot be reached.
-  """
-  connection = socket.create_connection(address, SECONDS)
-  with contextlib.suppress(OSError):
-    while _runs_one(connection, secret, number, environment):
-      connection = socket.create_connection(address, SECONDS)
-
-
-def _runs_one(connection: socket.socket, secret: str, number: int, environment: Mapping[str, str]
-              ) -> bool:
-  """Whether a command came, which has run by now."""
-  with connection:
-    connection.settimeout(None)
-    _notice_its_end(connection)
-    greeting = {"secret": secret, "number": number, "host": connection.getsockname()[0],
-                "ports": free_ports(_PORTS)}
-    connection.sendall(json.dumps(greeting).encode() + b"\n")
-    line = _first_line(connection)
-    if line:
-      child = Child(["/bin/sh", "-c", json.loads(line)], environment, stdin=connection, stdout=connection)
-      status = child.process.wait()
-      connection.sendall(f"{_END}{status if status >= 0 else 128 - status}\n".encode())
-    return bool(line)
-
-
-def _first_line(connection: socket.socket, limit: int = -1) -> str:
-  """Reads no byte after the line, which may be for another reader."""
-  with connection.makefile("rb", buffering=0) as stream:
-    return stream.readline(limit).decode()
-
-
-def _hang_up(connection: socket.socket) -> None:
-  """Closes a connection for the calls of other threads, too."""
-  with contextlib.suppress(OSError):
-    connection.shutdown(socket.SHUT_RDWR)
-  connection.close()
-
-
-def _notice_its_end(connection: socket.socket) -> None:
-  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-  for name, value in _ALIVE.items():
-    if option := getattr(socket, name, None):
-      connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-# ---- In the launcher ----------------------------------------------------------------------------
 
 
 class Agents:
@@ -171,7 +85,7 @@ class _Door:
     self.addresses = [""] * count
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
-    self.agent = agent((host, self._listener.getsockname()[1]), self._secret)
+    self.agent = agent.make((host, self._listener.getsockname()[1]), self._secret)
     self._arrived: list[queue.SimpleQueue[_Arrival]] = [
         queue.SimpleQueue() for _ in range(count)]
     self._lock = threading.Lock()
@@ -186,7 +100,7 @@ class _Door:
     with self._lock:
       self._is_closed = True
     for each in (self._listener, *self._connections):
-      _hang_up(each)
+      hang_up(each)
 
   def starts(self, number: int) -> Callable[[Sequence[str], Mapping[str, str]], "AgentProcess"]:
     """What starts a command in a place; the process is lost if no agent of it comes back."""
@@ -205,18 +119,18 @@ class _Door:
         with self._lock:
           self._connections.append(connection)
           if self._is_closed:
-            _hang_up(connection)
+            hang_up(connection)
         threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
   def _greet(self, connection: socket.socket) -> None:
     """Lets an agent in, and closes any other connection."""
     try:
       connection.settimeout(SECONDS)
-      greeting = json.loads(_first_line(connection, 10_000))
+      greeting = json.loads(first_line(connection, 10_000))
       if not hmac.compare_digest(greeting["secret"], self._secret):
         raise ValueError
       connection.settimeout(None)
-      _notice_its_end(connection)
+      notice_its_end(connection)
       self._admit(connection, **greeting)
     except (OSError, ValueError, LookupError, TypeError):
       connection.close()
@@ -251,7 +165,7 @@ class AgentProcess:
     """Its output, until the end of the command or the connection."""
     with contextlib.suppress(OSError), self._connection.makefile(**AS_TEXT) as lines:
       for line in lines:
-        text, is_last, status = line.partition(_END)
+        text, is_last, status = line.partition(agent.END)
         if text:
           yield text
         if is_last:
@@ -275,7 +189,7 @@ class AgentProcess:
     """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""
     if not self._ended.wait(max(0.0, deadline - time.monotonic())):
       self.send_signal(signal.SIGKILL)
-    _hang_up(self._connection)  # Ends `lines`.
+    hang_up(self._connection)  # Ends `lines`.
 
   def _send(self, line: str) -> None:
     with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ import pytest
 from replicator import launch
 from replicator.errors import RunFailed
 from replicator.launch import __main__, agents
+from replicator.launch.agent import Agent
 from tests.programs.processes import wait_until_gone
 from tests.replicator.launch.clusters import PRELUDE, SAVES, counts_starts
 
@@ -27,7 +28,7 @@ KILL_AGENT = "os.kill(int(os.environ['AGENT']), signal.SIGKILL)\n"
 
 
 @contextlib.contextmanager
-def started(count: int, agent: agents.Agent) -> Iterator:
+def started(count: int, agent: Agent) -> Iterator:
   processes = [subprocess.Popen([sys.executable, "-c", AGENT, str(number)], cwd="/",
                                 stdin=subprocess.PIPE) for number in range(count)]
   for process in processes:
@@ -126,7 +127,7 @@ def test_only_who_knows_the_secret_gets_in():
 def test_agents_that_cannot_start_end_the_launch():
   place = agents.Agents("127.0.0.1", "--agents", lambda count, agent: contextlib.nullcontext(
       lambda: "no room"))
-  with pytest.raises(RunFailed, match="^--agents: no room$"):
+  with pytest.raises(RunFailed, match=r"^--agents: no room$"):
     launch.launch(["true"], workers=1, placement=place)
 
 

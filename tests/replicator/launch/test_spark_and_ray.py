@@ -1,0 +1,92 @@
+"""Runs on a real Spark cluster and a real Ray cluster of two nodes, on this machine."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import spark_cluster
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT, SECONDS, python, wait_until
+
+TRAINING = ["-m", "experiments.sngan", "--gin_file=sngan_digits.gin", *(
+    f"--gin_param={binding}" for binding in (
+        "train.steps = 20", "train.precision = 'float64'", "train.log_every = 1",
+        "train.eval_every = 0", "train.checkpoint_every = 5"))]
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> list[dict]:
+  """What the run logs in one process."""
+  workdir = tmp_path_factory.mktemp("one")
+  python(*TRAINING, f"--workdir={workdir}")
+  return rows(workdir)
+
+
+@contextlib.contextmanager
+def training(flag: str, workdir: pathlib.Path, lines: list[str]):
+  """A launcher of two workers, once it has saved a checkpoint; its output at the end."""
+  process = subprocess.Popen(
+      [sys.executable, "-m", "replicator.launch", flag, "--workers=2", "--max_restarts=1", "--",
+       sys.executable, *TRAINING, f"--workdir={workdir}",
+       "--gin_param=Replicator.strategy = 'multi_worker_mirrored'"],
+      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+  try:
+    wait_until(lambda: list(workdir.glob("checkpoints/step-*")) or process.poll() is not None)
+    yield process
+    output, _ = process.communicate(timeout=SECONDS)
+    lines += output.splitlines()
+    assert process.returncode == 0, output
+  finally:
+    process.kill()
+
+
+def check(workdir: pathlib.Path, lines: list[str], wanted: list[dict], who: str) -> None:
+  """The run lost a worker, resumed, and logged the same as one process."""
+  lost = [line for line in lines if line.startswith("launch: worker")]
+  assert len(lost) == 1 and "was lost: the connection to " in lost[0]
+  assert lost[0].endswith("ended; restart 1 of 1")
+  assert any("resumed at step" in line for line in lines)
+  assert any(f"(from TF_CONFIG, in a process of {who})" in line for line in lines)
+  found = rows(workdir)
+  assert [row["step"] for row in found] == [*range(1, 21)]
+  for row, expected in zip(found, wanted, strict=True):
+    losses = {name: expected[name] for name in ("discriminator", "generator", "encoder")}
+    assert {name: row[name] for name in losses} == pytest.approx(losses, rel=1e-9)
+
+
+def children(pid: int) -> list[int]:
+  return [int(child) for file in pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+          for child in file.read_text().split()]
+
+
+@pytest.mark.slow
+def test_a_run_on_spark_goes_on_after_a_killed_executor_and_equals_one_process(wanted, tmp_path):
+  if reason := spark_cluster.missing():
+    pytest.skip(reason)
+  lines: list[str] = []
+  with training("--spark=local-cluster[2,1,1024]", tmp_path, lines) as launcher:
+    (driver,) = children(launcher.pid)
+    executor = next(pid for pid in children(driver) if "CoarseGrainedExecutorBackend"
+                    in pathlib.Path(f"/proc/{pid}/cmdline").read_text())
+    os.kill(executor, signal.SIGKILL)
+  check(tmp_path, lines, wanted, "Spark")
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_goes_on_after_a_removed_node_and_equals_one_process(wanted, tmp_path):
+  cluster_utils = pytest.importorskip("ray.cluster_utils")
+  cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+  try:
+    _, node = (cluster.add_node(num_cpus=1) for _ in range(2))
+    lines: list[str] = []
+    with training(f"--ray={cluster.address}", tmp_path, lines):
+      cluster.remove_node(node, allow_graceful=False)
+      cluster.add_node(num_cpus=1)
+    check(tmp_path, lines, wanted, "Ray")
+  finally:
+    cluster.shutdown()
