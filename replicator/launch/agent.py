@@ -16,6 +16,9 @@ from replicator.processes import Child
 SECONDS = 10.0
 """How long either end waits for a connection, and for the greeting on it."""
 
+FAREWELL_SECONDS = 2.0
+"""How long an agent may take to end by itself once the launcher needs it no more."""
+
 END = "\0ended with "
 """Comes before the exit status, at the end of the output."""
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from replicator.errors import RunFailed
+from replicator.errors import RunFailed, UsageError
 from replicator.launch import agent
 from replicator.launch.agent import SECONDS, Agent, first_line, hang_up, notice_its_end
 from replicator.launch.placement import AS_TEXT, Slot, say
@@ -41,8 +41,12 @@ class Agents:
 
     Raises:
       RunFailed: the agents cannot start.
+      UsageError: this machine has no such name or address.
     """
-    door = _Door(self._host, count)
+    try:
+      door = _Door(self._host, count)
+    except OSError as error:
+      raise UsageError(f"{self._where}: cannot listen at {self._host}: {error.strerror}") from error
     with self._start(count, door.agent) as problem, door:
       yield self._slots(door, is_stopped, problem)
 

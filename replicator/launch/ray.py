@@ -8,7 +8,7 @@ from typing import Any
 
 from replicator import ray_cluster
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import SECONDS, Agent
+from replicator.launch.agent import FAREWELL_SECONDS, Agent
 from replicator.launch.agents import Agents
 
 WAIT_SECONDS = 600.0
@@ -57,5 +57,5 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
   try:
     yield problem
   finally:
-    ray.wait(tasks, num_returns=count, timeout=SECONDS)  # The agents end by themselves.
+    ray.wait(tasks, num_returns=count, timeout=FAREWELL_SECONDS)
     ray.util.remove_placement_group(group)

