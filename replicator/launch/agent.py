@@ -1,4 +1,4 @@
-"""What runs in a place of Spark or Ray: an agent, which runs the commands of the launcher.
+"""An agent, which runs the commands of the launcher in a place of Spark or Ray.
 
 It connects to the launcher, says where it is, runs the command that it gets, and sends the output
 and the exit status back over the same connection. Each command has a connection of its own.

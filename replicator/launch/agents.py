@@ -107,7 +107,7 @@ class _Door:
       hang_up(each)
 
   def starts(self, number: int) -> Callable[[Sequence[str], Mapping[str, str]], "AgentProcess"]:
-    """What starts a command in a place; the process is lost if no agent of it comes back."""
+    """A function that starts a command in a place; it is lost if the agent does not come back."""
     def start(command: Sequence[str], environment: Mapping[str, str]) -> AgentProcess:
       try:
         arrival = self._arrived[number].get(timeout=SECONDS)

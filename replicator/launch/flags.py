@@ -12,7 +12,7 @@ from replicator.launch import manifest
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2"
 """Asks nothing, and ends 10 seconds after the other machine has gone."""
 
-_PLACES = ("hosts", "spark", "ray", "slurm", "kubernetes")  # A command line has one of them.
+_PLACES = ("hosts", "spark", "ray", "slurm", "kubernetes")  # A command line names one at most.
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -24,7 +24,7 @@ _HANDED_ON = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")  # The variables of this proc
 
 
 def shell_line(command: Sequence[str], environment: Mapping[str, str]) -> str:
-  """What a shell of another machine runs: `main` in a folder of the same name as this one's."""
+  """A line for a shell of another machine: it runs `main` in the folder of this one's name."""
   here = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
   variables = [f"{name}={value}" for name, value in {**here, **environment}.items()]
   there = shlex.join(["env", *variables, sys.executable, "-c", _PROGRAM, *command])

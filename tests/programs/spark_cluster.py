@@ -1,4 +1,4 @@
-"""What a Spark cluster on this machine needs."""
+"""A Spark cluster on this machine needs a package and a Java."""
 
 import contextlib
 import importlib

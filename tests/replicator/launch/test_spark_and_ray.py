@@ -21,7 +21,7 @@ TRAINING = ["-m", "experiments.sngan", "--gin_file=sngan_digits.gin", *(
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> list[dict]:
-  """What the run logs in one process."""
+  """The log of the run in one process."""
   workdir = tmp_path_factory.mktemp("one")
   python(*TRAINING, f"--workdir={workdir}")
   return rows(workdir)
