@@ -68,6 +68,8 @@ class Child:
     def before_the_command() -> None:  # Only system calls, too.
       with_parent()
       signal.pthread_sigmask(signal.SIG_SETMASK, [])  # A worker of Ray blocks signals.
+      for number in (signal.SIGINT, signal.SIGTERM):  # One of Spark ignores some.
+        signal.signal(number, signal.SIG_DFL)
 
     self.process = subprocess.Popen(
         command, env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},

