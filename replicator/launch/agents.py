@@ -1,16 +1,16 @@
 """Processes in places that Spark or Ray choose: what the launcher knows of their agents."""
 
 import contextlib
+import functools
 import hmac
 import json
-import queue
 import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from replicator.errors import RunFailed, UsageError
 from replicator.launch import agent
@@ -57,17 +57,16 @@ class Agents:
   def _slots(self, door: "_Door", is_stopped: Callable[[], bool], problem: Callable[[], str]
              ) -> list[Slot]:
     notice = time.monotonic() + SECONDS
-    while not all(door.addresses):
+    while door.waiting < door.count:
       if is_stopped():
         return []
       if line := problem():
         raise RunFailed(f"{self._where}: {line}")
       if time.monotonic() > notice:
         notice += 60.0
-        here = sum(map(bool, door.addresses))
-        say(f"{self._where}: {here} of {len(door.addresses)} processes have a place; waits")
+        say(f"{self._where}: {door.waiting} of {door.count} processes have a place; waits")
       time.sleep(0.05)
-    return [Slot(address, door.starts(number)) for number, address in enumerate(door.addresses)]
+    return door.slots()
 
 
 class _Arrival(NamedTuple):
@@ -75,6 +74,7 @@ class _Arrival(NamedTuple):
 
   connection: socket.socket
   host: str
+  ports: Sequence[int]
 
 
 class _Door:
@@ -82,45 +82,57 @@ class _Door:
 
   Attributes:
     agent: what connects here.
-    addresses: the "host:port" of the process in each place, "" before its agent has come.
+    count: how many places there are.
   """
 
   def __init__(self, host: str, count: int):
-    self.addresses = [""] * count
+    self.count = count
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
     self.agent = agent.make((host, self._listener.getsockname()[1]), self._secret)
-    self._arrived: list[queue.SimpleQueue[_Arrival]] = [
-        queue.SimpleQueue() for _ in range(count)]
-    self._lock = threading.Lock()
+    self._waiting: dict[int, _Arrival] = {}  # By place, the agent that came last.
+    self._changes = threading.Condition()
     self._connections: list[socket.socket] = []
     self._is_closed = False
+
+  @property
+  def waiting(self) -> int:
+    """In how many places an agent waits."""
+    return len(self._waiting)
 
   def __enter__(self) -> "_Door":
     threading.Thread(target=self._listen, daemon=True).start()
     return self
 
   def __exit__(self, *_: object) -> None:
-    with self._lock:
+    with self._changes:
       self._is_closed = True
     for each in (self._listener, *self._connections):
       hang_up(each)
 
-  def starts(self, number: int) -> Callable[[Sequence[str], Mapping[str, str]], "AgentProcess"]:
-    """A function that starts a command in a place; it is lost if the agent does not come back."""
-    def start(command: Sequence[str], environment: Mapping[str, str]) -> AgentProcess:
-      try:
-        arrival = self._arrived[number].get(timeout=SECONDS)
-      except queue.Empty:
-        arrival = _Arrival(socket.socket(), self.addresses[number].rpartition(":")[0])
-      return AgentProcess(*arrival, command, environment)
-    return start
+  def slots(self) -> list[Slot]:
+    """The places, in each of which an agent waits."""
+    slots: dict[str, Slot] = {}
+    for number, (_, host, ports) in sorted(self._waiting.items()):
+      shown = f"[{host}]" if ":" in host else host
+      free = next(address for port in ports if (address := f"{shown}:{port}") not in slots)
+      slots[free] = Slot(free, functools.partial(self._start, number, host))
+    return list(slots.values())
+
+  def _start(self, number: int, host: str, command: Sequence[str], environment: Mapping[str, str]
+             ) -> "AgentProcess":
+    """Starts a command in a place; it is lost if the agent does not come back."""
+    with self._changes:
+      self._changes.wait_for(lambda: number in self._waiting, SECONDS)
+      arrival = self._waiting.pop(number, None)
+    return AgentProcess(arrival.connection if arrival else socket.socket(), host, command,
+                        environment)
 
   def _listen(self) -> None:
     with contextlib.suppress(OSError):
       while True:
         connection, _ = self._listener.accept()
-        with self._lock:
+        with self._changes:
           self._connections.append(connection)
           if self._is_closed:
             hang_up(connection)
@@ -135,18 +147,12 @@ class _Door:
         raise ValueError
       connection.settimeout(None)
       notice_its_end(connection)
-      self._admit(connection, **greeting)
+      with self._changes:
+        self._waiting[range(self.count)[greeting["number"]]] = _Arrival(
+            connection, greeting["host"], greeting["ports"])
+        self._changes.notify_all()
     except (OSError, ValueError, LookupError, TypeError):
       connection.close()
-
-  def _admit(self, connection: socket.socket, number: int, host: str, ports: Sequence[int],
-             **_: Any) -> None:
-    with self._lock:
-      shown = f"[{host}]" if ":" in host else host
-      free = (address for port in ports
-              if (address := f"{shown}:{port}") not in self.addresses)
-      self.addresses[number] = self.addresses[number] or next(free)
-    self._arrived[number].put(_Arrival(connection, host))
 
 
 class AgentProcess:

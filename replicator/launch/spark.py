@@ -48,8 +48,7 @@ def connected(master: str) -> Iterator[Agents]:
   except Exception as error:
     raise UsageError(f"{where}: {_reason(error)}") from error
   try:
-    get = context.getConf().get
-    yield Agents(get("spark.driver.bindAddress") or get("spark.driver.host"), where,
+    yield Agents(context.getConf().get("spark.driver.host"), where,
                  functools.partial(_started, context))
   finally:
     with contextlib.suppress(Exception):  # It may have died.
@@ -79,7 +78,7 @@ def _started(context: Any, count: int, agent: Agent) -> Iterator[Callable[[], st
   try:
     yield lambda: "".join(problems[:1])
   finally:
-    job.join(FAREWELL_SECONDS)
+    job.join(FAREWELL_SECONDS)  # Its agents know by now that they may end.
     with contextlib.suppress(Exception):
       context.cancelAllJobs()  # A stage whose executor was lost is tried again.
     job.join(FAREWELL_SECONDS)

@@ -16,7 +16,7 @@ from replicator import launch
 from replicator.errors import RunFailed
 from replicator.launch import __main__, agents
 from replicator.launch.agent import Agent
-from tests.programs.processes import wait_until_gone
+from tests.programs.processes import wait_until, wait_until_gone
 from tests.replicator.launch.clusters import PRELUDE, SAVES, counts_starts
 
 cloudpickle = pytest.importorskip("cloudpickle")  # What Spark and Ray pickle with.
@@ -114,12 +114,14 @@ def test_only_who_knows_the_secret_gets_in():
       with socket.create_connection(door._listener.getsockname()) as stranger:
         stranger.sendall(json.dumps(greeting).encode() + b"\n")
         assert stranger.recv(1) == b""
-    assert door.addresses == [""]
+    assert door.waiting == 0
     thread = threading.Thread(target=door.agent, args=(0, {}))
     thread.start()
-    process = door.starts(0)(["true"], {})
+    wait_until(lambda: door.waiting)
+    (slot,) = door.slots()
+    assert slot.address.startswith("127.0.0.1:")
+    process = slot.start(["true"], {})
     assert [*process.lines()] == [] and process.wait() == 0
-    assert door.addresses[0].startswith("127.0.0.1:")
   thread.join(timeout=60)
   assert not thread.is_alive()
 
