@@ -90,7 +90,7 @@ def next_event(machines: Machines, chosen: random.Random) -> str:
 
 
 class Event(NamedTuple):
-  """What happened, the seconds until the next step, and the steps that are trained again."""
+  """A change, the seconds until the next step, and the steps that are trained again."""
 
   kind: str
   seconds: float
