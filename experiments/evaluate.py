@@ -47,6 +47,7 @@ from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.status import Status
 from replicator.errors import first_line, nearest
+from replicator.storage.urls import folder_of, is_url, refuse_url
 
 _FEATURES = ("inception", "efficientnet", "classifier")
 
@@ -101,6 +102,7 @@ def _check(flags: argparse.Namespace) -> None:
       raise UsageError(f"--{name}={value}: must be at least 1")
   if not 0 <= flags.seed < 2 ** 32:
     raise UsageError(f"--seed={flags.seed}: must be from 0 to 2 ** 32 - 1")
+  refuse_url(flags.real, "--real", "copy the images here")
   if _is_run(flags.real):
     raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
                      "--fake, and data as --real")
@@ -110,7 +112,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def _is_run(path: str) -> bool:
-  return (pathlib.Path(path).expanduser() / "run.json").exists()
+  return is_url(path) or (pathlib.Path(path).expanduser() / "run.json").exists()
 
 
 # ---- What is compared ---------------------------------------------------------------------------
@@ -154,12 +156,11 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
   if name == "classifier":
     if source is not None:
       return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
-    of_run = pathlib.Path(flags.fake).expanduser() / "classifier"
-    if not (_is_run(flags.fake) and of_run.exists()):
+    if not (_is_run(flags.fake) and (folder_of(flags.fake) / "classifier").exists()):
       raise UsageError(f"--features=classifier: is trained on data with a name, such as "
                        f"--real=digits, or is that of a run in --fake, which trained one on its "
                        f"own data; for {flags.real} write --features=efficientnet")
-    return SmallClassifier(None, of_run)
+    return SmallClassifier(None, folder_of(flags.fake) / "classifier")
   path = pathlib.Path(name).expanduser()
   if path.suffix not in (".pth", ".keras"):
     raise UsageError(f"--features={name}: write {', '.join(_FEATURES)}, or a file .pth or .keras."

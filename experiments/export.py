@@ -68,7 +68,7 @@ def _run(flags: argparse.Namespace) -> int:
     with atomic.created(flags.out) as folder:
       folder.mkdir()
       files = _write(wanted, flags.formats, folder, status)
-      run = reader.read(pathlib.Path(flags.run).expanduser())
+      run = reader.read(flags.run)
       (folder / "README.md").write_text(card.text(run, number, files))
       shutil.copy(run.folder / "config.gin", folder)
   greatest = max(file.difference for file in files)

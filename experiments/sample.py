@@ -34,6 +34,7 @@ from replicator.console import command
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
+from replicator.storage.urls import folder_of, refuse_url
 
 _WIDEST_CLASSES = 16     # Classes that have a column each.
 _ROWS = 8
@@ -138,6 +139,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
   """The value of a flag, where nothing may exist yet."""
+  refuse_url(path, flag, "write a name here")
   path = path.expanduser()
   if path.exists():
     raise UsageError(f"{flag}={path}: exists; write another name, or remove it")
@@ -167,7 +169,7 @@ def check_program(run: str, is_read: bool) -> None:
 
   `is_read`: whether the user has read it.
   """
-  program = rerun.read_facts(pathlib.Path(run).expanduser(), load.REMEDY)["program"]
+  program = rerun.read_facts(folder_of(run), load.REMEDY)["program"]
   if is_read or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
     return
   shown = ascii(" ".join(program))[1:-1]

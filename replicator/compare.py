@@ -22,6 +22,7 @@ from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
+from replicator.storage.urls import refuse_url
 from replicator.workdir import pages, reader
 from replicator.workdir.reader import Run
 
@@ -38,11 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compare(words: list[str]) -> int:
   parser = Parser(description="Shows runs side by side.")
   parser.add_argument("runs", nargs="+", metavar="RUN", type=os.path.expanduser,
-                      help="the workdir of a run")
+                      help="the workdir of a run, a folder or a URL")
   parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
                       help="the page to write")
   flags = parser.parse_args(words)
   found = read(flags.runs)
+  refuse_url(flags.output, "--output", "write a file")
   output = pathlib.Path(flags.output)
   text = page(found)
   try:

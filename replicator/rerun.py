@@ -29,6 +29,7 @@ from replicator.console import quiet
 from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.errors import RunFailed, UsageError
+from replicator.storage.urls import folder_of, is_url
 from replicator.workdir import provenance, reader
 
 
@@ -38,9 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _rerun(flags: argparse.Namespace) -> int:
-  run = pathlib.Path(flags.run).resolve()
+  run = folder_of(flags.run).resolve()
   facts = read_facts(run)
-  workdir = pathlib.Path(flags.workdir or f"{run}-rerun").resolve()
+  workdir = flags.workdir or f"{flags.run.rstrip('/') if is_url(flags.run) else run}-rerun"
+  workdir = workdir if is_url(workdir) else str(pathlib.Path(workdir).resolve())
   words, variables = make_command(run, facts, workdir), make_environment(facts)
   shown = _shown(words, facts["working_directory"], variables)
   if not flags.yes and not sys.stdin.isatty():
@@ -62,7 +64,8 @@ def _rerun(flags: argparse.Namespace) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = Parser(description="Runs a run again, from the files of its workdir.")
-  parser.add_argument("run", metavar="RUN", type=os.path.expanduser, help="the workdir of a run")
+  parser.add_argument("run", metavar="RUN", type=os.path.expanduser,
+                      help="the workdir of a run, a folder or a URL")
   parser.add_argument("--workdir", metavar="DIR", type=os.path.expanduser,
                       help="the workdir of the new run; by default RUN-rerun")
   parser.add_argument("--exact", action="store_true",
@@ -92,17 +95,19 @@ def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
   return facts
 
 
-def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
-  """The words of the command that repeats a run in `workdir`.
+def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: str | os.PathLike
+                 ) -> list[str]:
+  """The words of the command that repeats a run in `workdir`, a folder or a URL.
 
   Raises a UsageError if the program or its folder is missing, or `workdir` holds another run.
   """
   config = f"--gin_file={run / 'config.gin'}"
   if facts["program_file"] is None:
     raise UsageError(f"{run}: was trained in a notebook, and has no command; run its cell again")
-  if workdir == run:
+  if os.fspath(workdir) == str(run):
     raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
-  if config not in reader.read_facts(workdir).get("argv", [config]):
+  earlier = reader.read_facts(folder_of(workdir, may_be_new=True))
+  if config not in earlier.get("argv", [config]):
     raise UsageError(f"--workdir={workdir}: holds another run; write another folder")
   for kind, name in (("program", "program_file"), ("folder", "working_directory")):
     if not os.path.exists(facts[name]):

@@ -14,7 +14,7 @@ from tests.python_files import PACKAGES, ROOT, check_none, imports, trees
 # From the ground up. A room or file imports only what is on the floors below it.
 ENGINE = [
     {"errors", "atomic", "processes", "moved"},
-    {"cluster", "ray_cluster"},
+    {"cluster", "ray_cluster", "storage"},
     {"console"},
     {"internals", "configuration", "launch"},
     {"step"},
@@ -44,9 +44,9 @@ FLOOR = {f"{package}.{room}": number
          for package, floors in (("replicator", ENGINE), ("models", MODELS))
          for number, floor in enumerate(floors) for room in floor}
 # These load no TensorFlow, so that commands and pages start fast.
-WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "cluster", "console",
-                      "configuration", "launch", "ray_cluster", "workdir", "sweeps", "compare",
-                      "rerun", "trackers", "new", "__main__"}
+WITHOUT_TENSORFLOW = {"errors", "atomic", "processes", "moved", "cluster", "storage",
+                      "console", "configuration", "launch", "ray_cluster", "workdir", "sweeps",
+                      "compare", "rerun", "trackers", "new", "__main__"}
 WITH_TENSORFLOW_ALL_THE_SAME = {"replicator/console/quiet.py",
                                 "replicator/workdir/writer.py"}
 

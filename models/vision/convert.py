@@ -37,6 +37,7 @@ from replicator.console.flags import Parser
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import first_line
+from replicator.storage.urls import refuse_url
 
 _TRIAL = (64, 64, 3)  # To see whether an image can be decoded; large JPEG files are at a fraction.
 
@@ -105,6 +106,7 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     UsageError: `count` has a wrong value, `out` holds something else, another process converts to
       it, the source changed since the conversion began, or an image cannot be read (or none can).
   """
+  refuse_url(out, "OUT", "write a folder")
   root, total = Path(out).expanduser(), len(source.labels)
   if not 1 <= count <= total:
     raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")

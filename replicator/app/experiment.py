@@ -1,8 +1,8 @@
 """The command line of an experiment: flags, configuration, exit status.
 
     python -m experiments.NAME --gin_file=F [--gin_file=G ...] [--gin_param="a.b = 1" ...]
-                               [--workdir=DIR] [--eager] [--allow_partial_restore]
-                               [--explain] [--diff=RUN] [--debug]
+                               [--workdir=DIR] [--take_over] [--eager]
+                               [--allow_partial_restore] [--explain] [--diff=RUN] [--debug]
 
 Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted and saved.
 """
@@ -33,8 +33,16 @@ from replicator.console import start
 from replicator.console.command import status_of
 from replicator.console.error_line import in_one_line
 from replicator.console.flags import Parser, program
-from replicator.errors import PREEMPTED_STATUS, Preempted, UsageError, first_line
-from replicator.workdir import lock
+from replicator.errors import (
+  PREEMPTED_STATUS,
+  OneLineError,
+  Preempted,
+  UsageError,
+  chain_of,
+  first_line,
+)
+from replicator.storage.urls import is_url
+from replicator.workdir import lock, remote
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -111,10 +119,17 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
     checkpoint.allow_partial_restore(True)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
     raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-  if start.is_chief():
+  lock.take_over(flags.take_over)
+  if start.is_chief() and not is_url(workdir):
     lock.check(pathlib.Path(workdir))
   try:
-    main(workdir)
+    with remote.local(workdir, start.is_chief()) as folder:
+      try:
+        main(folder)
+      except Exception as error:
+        if is_url(workdir) and not isinstance(chain_of(error)[-1], OneLineError):
+          _write_traceback(folder)  # It goes to the URL with the other files.
+        raise
   except Preempted as stopped:
     print(f"{first_line(stopped)}; to resume: {_command(words, workdir)}")
     return PREEMPTED_STATUS
@@ -129,7 +144,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                          f"{reference.parameters_of('__main__')}" if is_read else None)
   parser.add_configuration()
   parser.add_argument("--workdir", type=_folder,
-                      help="where the run leaves its files, and where it resumes")
+                      help="where the run leaves its files, and where it resumes: a folder, or a "
+                      "URL such as s3://bucket/run")
+  parser.add_argument("--take_over", action="store_true",
+                      help="own the workdir even if a process of another machine does, because it "
+                      "is gone")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, or go on with other data, and "
@@ -144,6 +163,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def _folder(name: str) -> str:
   if not name:
     raise argparse.ArgumentTypeError("is empty; write the name of a folder")
+  is_url(name)  # It must be a good one.
   return os.path.expanduser(name)
 
 
@@ -156,9 +176,15 @@ def _describe(error: BaseException, words: list[str], workdir: str | None) -> st
   line = in_one_line(error)
   if "--debug" in words:
     return line
-  if workdir and pathlib.Path(workdir).is_dir():
-    path = pathlib.Path(workdir) / "traceback.txt"
-    with contextlib.suppress(OSError):  # The disk may be full.
-      path.write_text(traceback.format_exc())
-      return f"{line}; the traceback is in {path}"
+  if workdir and is_url(workdir):
+    return f"{line}; the traceback is in {workdir}/traceback.txt"
+  if workdir and pathlib.Path(workdir).is_dir() and _write_traceback(workdir):
+    return f"{line}; the traceback is in {pathlib.Path(workdir) / 'traceback.txt'}"
   return f"{line} (--debug shows the traceback)"
+
+
+def _write_traceback(folder: str) -> bool:
+  with contextlib.suppress(OSError):  # The disk may be full.
+    (pathlib.Path(folder) / "traceback.txt").write_text(traceback.format_exc())
+    return True
+  return False

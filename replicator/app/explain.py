@@ -6,7 +6,6 @@ file. A run makes the same calls; those of an evaluation are not known in advanc
 
 import argparse
 import contextlib
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from replicator.configuration.gin_internals import (
 )
 from replicator.configuration.statements import MACRO, Binding
 from replicator.errors import UsageError, first_line
+from replicator.storage.urls import folder_of
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
 
@@ -173,7 +173,7 @@ def _configuration_of(run: str) -> str:
   Raises:
     UsageError: the file is missing or is not gin.
   """
-  path = pathlib.Path(run)
+  path = folder_of(run)
   path = path / "config.gin" if path.is_dir() else path
   try:
     written = path.read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from replicator.configuration.gin_internals import current_bindings, registry, u
 from replicator.configuration.statements import CONSTANT
 from replicator.errors import UsageError
 from replicator.step import context
+from replicator.storage.urls import folder_of
 from replicator.training.observer import Observer, Training, run_until_prepared
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
@@ -57,7 +58,7 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   configuration before, all of that stays, and a run that would compute something else is refused.
 
   Args:
-    run: the workdir of the run.
+    run: the workdir of the run, or its URL, of which a copy is kept in `~/.cache/replicator/runs`.
     step: the number of training steps after which the checkpoint was saved; 'best' for the one
       that `Checkpoints.keep_best` names; None for the newest good one.
     bindings: gin bindings that override those of the run, such as
@@ -81,7 +82,7 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
   """
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
-  folder = pathlib.Path(run).expanduser()
+  folder = folder_of(run, "newest" if step is None else "all")
   facts = rerun.read_facts(folder, REMEDY)
   if is_trusted and facts["working_directory"] not in sys.path:
     sys.path.append(facts["working_directory"])  # `python -m` puts it there, but before others.

@@ -26,6 +26,7 @@ from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
 from replicator.strategies.replicator import Replicator
 from replicator.tracing.trainable import Trainable
+from replicator.workdir import remote
 
 _BUNDLE = "variables"
 _NAMED = 3  # Variables that an error names; there may be thousands.
@@ -115,12 +116,13 @@ class Checkpoints:
       # First those that a rollback left behind: a crash in between must not resume from one.
       self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: _write_bundle(temporary, values), facts)
-      self.written = facts["step"]
       steps = steps_of(self._folder)
       last_due = next((step for step in reversed(steps) if self._facts_at(step).get("due", True)),
                       None)
       self._remove(step for step in self.retention.obsolete(steps, self._scalars_at)
                    if step != last_due)
+      if remote.push(self._folder.parent):
+        self.written = facts["step"]
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
       raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
@@ -153,6 +155,8 @@ class Checkpoints:
         of the step and no partial restore is allowed.
     """
     self.wait()
+    if due_only and not self._writes:
+      remote.fetch(self._folder.parent)
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
       (atomic.clean if self._writes else atomic.repair)(self._folder)
     found = _newest_good(self._folder, due_only=due_only)

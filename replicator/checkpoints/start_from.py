@@ -22,6 +22,7 @@ from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
 from replicator.step import context
 from replicator.step.variables import variables_of
+from replicator.storage.urls import folder_of, is_url
 from replicator.strategies.replicator import Replicator
 from replicator.workdir import reader
 
@@ -48,7 +49,7 @@ class StartFrom:
   lower layers of a discriminator are FreezeD (Mo et al. 2020, arXiv:2002.10964).
 
   Args:
-    run: the workdir of the other run.
+    run: the workdir of the other run, or its URL.
     step: the number of training steps after which its checkpoint was saved; 'best' for the one
       that its `Checkpoints.keep_best` names; None for the newest good one.
     networks: the networks to take, by the attributes of the step that lead to them, such as
@@ -61,7 +62,7 @@ class StartFrom:
   def __init__(self, run: str, step: int | Literal["best"] | None = None,
                networks: Sequence[str] | None = None,
                frozen: Mapping[str, int | Sequence[str]] | None = None):
-    self._run = pathlib.Path(run).expanduser()
+    self._run = run
     self._step = step
     self._networks = networks
     self._frozen = frozen or {}
@@ -81,16 +82,22 @@ class StartFrom:
       return None, []
     if steps_of(workdir / "checkpoints"):
       return self._resumed(workdir)
-    if not steps_of(self._run / "checkpoints"):
+    self._folder = folder_of(self._run, "newest" if self._step is None else "all")
+    if not steps_of(self._folder / "checkpoints"):
       raise self._error("holds no checkpoint; write the workdir of a run that has saved one")
     return self._take(step, replicator, networks, frozen)
 
   def _error(self, what: str) -> UsageError:
     return UsageError(f"train.start_from = '{self._run}': {what}")
 
+  @property
+  def _place(self) -> str:
+    """The run as `run.json` names it."""
+    return self._run if is_url(self._run) else str(folder_of(self._run).resolve())
+
   def _resumed(self, workdir: pathlib.Path) -> Origin:
     facts = reader.read_facts(workdir).get("start_from")
-    if facts and facts["run"] == str(self._run.resolve()):
+    if facts and facts["run"] == self._place:
       return facts, []
     began = f"began from {facts['run']}" if facts else "began without it"
     return facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because this run "
@@ -133,7 +140,7 @@ class StartFrom:
     counts, left = found.counts(), found.left | dict.fromkeys(
         naming.others_of(step), "is in no network")
     return {
-        "run": str(self._run.resolve()), "step": facts["step"],
+        "run": self._place, "step": facts["step"],
         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
         "taken": {network: taken for network, (taken, _) in counts.items()},
         "not_taken": left, "frozen": list(frozen),
@@ -142,8 +149,8 @@ class StartFrom:
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
     """The folder, the facts and the values of the other run's checkpoint."""
-    settings = _settings_of_best(self._run) if self._step == "best" else {}
-    source = Checkpoints(self._run / "checkpoints", step, **settings)
+    settings = _settings_of_best(self._folder) if self._step == "best" else {}
+    source = Checkpoints(self._folder / "checkpoints", step, **settings)
     found = source.read(self._step, named=True)
     agreed = _of_chief(found[1]["step"], replicator)
     # The other run may have saved a newer one meanwhile.

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError
+from replicator.storage.urls import refuse_url
 from replicator.sweeps import page, results, sweep_file
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep
@@ -62,6 +63,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                       help="print the trials and their commands, and run none")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(argv)
+  if flags.workdir:
+    refuse_url(flags.workdir, "--workdir", "the trials of a sweep share a folder")
   if flags.jobs is not None and flags.jobs < 1:
     raise UsageError(f"--jobs={flags.jobs}: must be at least 1")
   return flags

@@ -13,7 +13,7 @@ from replicator.console.progress import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
 from replicator.trackers.sync import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
-from replicator.workdir import run_summary, writer
+from replicator.workdir import remote, run_summary, writer
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Evaluation:
 class Chief:
   """Writes the workdir, and shows the progress, from entry to exit.
 
-  `note`, `doing` and `show` are those of `Progress`, and `sync` that of `WorkdirWriter`. `settle`
+  `doing` and `show` are those of `Progress`, and `sync` that of `WorkdirWriter`. `settle`
   lets the trackers have what was logged up to a step, which a checkpoint covers.
   """
 
@@ -45,8 +45,7 @@ class Chief:
                trackers: Sequence[Tracker] = ()):
     self._record = writer.WorkdirWriter(workdir, facts, first_step)
     self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
-    self.note, self.doing, self.show = (
-        self._progress.note, self._progress.doing, self._progress.update)
+    self.doing, self.show = self._progress.doing, self._progress.update
     self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
     self.sync, self.settle = self._record.sync, self._trackers.settle
 
@@ -56,6 +55,10 @@ class Chief:
 
   def __exit__(self, *error: Any) -> None:
     self._progress.__exit__(*error)
+
+  def note(self, line: str) -> None:
+    """Writes a line for the user; see `Progress`."""
+    self._progress.note(remote.named(line, self._record.workdir))
 
   def introduce(self, data: str, networks: dict[str, int]) -> None:
     """Says what will be trained, and on what; see `run_summary.lines`."""

@@ -25,6 +25,7 @@ from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer, preemption
 from replicator.training.chief import Evaluation
 from replicator.training.observer import Training
+from replicator.workdir import remote
 from replicator.workdir.lock import owned
 
 
@@ -64,7 +65,8 @@ def train(make_step: Callable[[], Callable],
     before_call: called in Python with the step and its number before every call of
       `steps_per_call` steps, on every worker, to change variables of the step: for example, to
       act in an environment and fill a replay. What it keeps is an attribute of the step, too.
-    workdir: where the run leaves its files, and where it resumes from.
+    workdir: the folder where the run leaves its files, and where it resumes from; or the URL of
+      one in an object store, such as 's3://bucket/run'.
     steps: how many training steps.
     global_batch_size: examples of one step over all replicas.
     seed: of initial weights, random streams and the order of the examples.
@@ -78,8 +80,8 @@ def train(make_step: Callable[[], Callable],
     eval_every: steps between evaluations; 0 for none.
     checkpoint_every: steps between checkpoints; 0 for none.
     trackers: what else gets all that is logged, such as `[@MLflow()]`; see `Tracker`.
-    start_from: the workdir of another run, whose weights the networks of a new run begin with;
-      `checkpoints.start_from.StartFrom` says which.
+    start_from: the workdir of another run, or its URL, whose weights the networks of a new run
+      begin with; `checkpoints.start_from.StartFrom` says which.
     profile: the first and the last step to profile, such as (100, 110), widened to whole calls of
       `steps_per_call` steps; see `tracing.profile`. A run that resumes behind the first of them
       profiles nothing.
@@ -115,12 +117,13 @@ def train(make_step: Callable[[], Callable],
   random.set_seed(seed)
   step_context.run.global_batch_size = global_batch_size
   step_context.run.num_input_pipelines = replicator.num_pipelines
-  with operative.calls_of_one_run("replicator.train"), preemption.sigterm_held() as release:
+  with (operative.calls_of_one_run("replicator.train"), preemption.sigterm_held() as release,
+        remote.local(workdir, replicator.worker_id == 0) as place):
     with replicator.scope():
       step = make_step()
     _check_arguments(step, inputs is not None)
     check_owners(step)
-    folder = pathlib.Path(workdir)
+    folder = pathlib.Path(place)
     origin, lines = (StartFrom(start_from).begin(step, replicator, folder) if start_from
                      else (None, []))
     training = Training(replicator, step, inputs, context, evaluate, before_call,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from replicator.errors import UsageError
+from replicator.storage.urls import folder_of
 
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
@@ -63,8 +64,8 @@ class Run:
 
 
 def read(workdir: str | os.PathLike) -> Run:
-  """Reads a workdir; raises a UsageError if there is no such folder."""
-  folder = pathlib.Path(workdir)
+  """Reads a workdir, or the copy of that of a URL; UsageError: there is no such folder."""
+  folder = folder_of(workdir)
   if not folder.is_dir():
     raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
   lines = [object_in(line) for line in _text(folder / "metrics.jsonl").splitlines()]

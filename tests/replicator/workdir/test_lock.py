@@ -15,9 +15,9 @@ import pytest
 
 from replicator import train
 from replicator.app import config
-from replicator.errors import UsageError
+from replicator.errors import RunFailed, UsageError
 from replicator.workdir import lock
-from tests.programs import fragile
+from tests.programs import fragile, processes
 from tests.programs.refusals import refusal
 
 # Owns a folder until its standard input ends, after some more code.
@@ -119,16 +119,105 @@ def test_an_owner_that_ends_is_waited_for_and_that_is_said_once(tmp_path, monkey
                       rf"{process.pid} on .* UTC\n", capsys.readouterr().err)
 
 
-@pytest.mark.usefixtures("no_patience")
-def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, capsys):
+# ---- Claims, on a file system without locks -----------------------------------------------------
+
+
+@pytest.fixture
+def no_locks(no_patience, monkeypatch):
+  """The file system has no locks, and a claim is taken without a pause."""
   def flock(file, operation):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
   monkeypatch.setattr(lock.fcntl, "flock", flock)
+  monkeypatch.setattr(lock, "_CLAIM_SECONDS", 0.0)
+  yield
+  lock.take_over(False)
+
+
+ELSEWHERE = (b"process 1 on another-machine since 2026-02-03 10:11:12 UTC\nboot 12 f0\n"
+             b"2026-02-03 11:12:13 UTC")
+
+
+def of_this_process(content: bytes) -> bool:
+  return content.startswith(b"process %d on " % os.getpid())
+
+
+def left_by(process: int) -> bytes:
+  """What a process of this machine writes."""
+  mine = lock._this_process()
+  return mine.replace(b"process %d " % os.getpid(), b"process %d " % process)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_the_file_is_the_lock(tmp_path):
   with lock.owned(tmp_path):
+    mine = (tmp_path / lock.FILE).read_bytes()
+    assert of_this_process(mine)
+    with pytest.raises(UsageError, match=f"is in use by process {os.getpid()} on .*; let it end"):
+      lock.check(tmp_path)
+    lock.take_over(True)  # Which is for other machines.
+    with pytest.raises(UsageError, match="is in use"), lock.owned(tmp_path):
+      pass
+    lock.confirm(tmp_path)
+    assert re.fullmatch(re.escape(mine) + rb"\n20\d\d-.* UTC", (tmp_path / lock.FILE).read_bytes())
+  assert not (tmp_path / lock.FILE).exists()
+  lock.confirm(tmp_path)  # Nobody asks any more.
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_claim_of_a_process_that_is_gone_is_taken_over(tmp_path, capsys):
+  with subprocess.Popen(["true"]) as gone:
+    gone.wait()
+  # The number of a process may be that of another one by now: this one began at another time.
+  for content in (left_by(gone.pid), re.sub(rb"\d+ (\w+)$", rb"1 \1", left_by(os.getpid()))):
+    (tmp_path / lock.FILE).write_bytes(content)
+    with lock.owned(tmp_path):
+      assert of_this_process((tmp_path / lock.FILE).read_bytes())
+    shown = content.decode().splitlines()[0]
+    assert capsys.readouterr().err == f"note: {tmp_path}: taken over from {shown}\n"
+
+
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("content", [ELSEWHERE, b""], ids=["elsewhere", "torn"])
+def test_a_claim_of_another_machine_is_taken_over_knowingly(tmp_path, content, capsys):
+  (tmp_path / lock.FILE).write_bytes(content)
+  with pytest.raises(UsageError) as refused, lock.owned(tmp_path):
     pass
-  assert capsys.readouterr().err == (
-      f"note: {tmp_path}: its file system has no locks (No locks available); see to it that no "
-      "other process trains there\n")
+  who = ("process 1 on another-machine since 2026-02-03 10:11:12 UTC, last seen 2026-02-03 "
+         "11:12:13 UTC" if content else "another process")
+  assert str(refused.value) == (
+      f"--workdir={tmp_path}: is in use by {who}; let it end or stop it, or write another folder; "
+      "if that process is gone, add --take_over to the command")
+  assert (tmp_path / lock.FILE).read_bytes() == content
+  lock.take_over(True)
+  with lock.owned(tmp_path):
+    assert of_this_process((tmp_path / lock.FILE).read_bytes())
+  assert f"taken over from {who}\n" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_an_owner_that_was_taken_over_ends_at_its_next_checkpoint(tmp_path):
+  config.parse([], ["train.steps = 4", "train.checkpoint_every = 2", "train.global_batch_size = 4"])
+  owner = tmp_path / lock.FILE
+
+  def take_over(step, number):
+    if number == 3:
+      processes.wait_until(lambda: len(owner.read_bytes().splitlines()) == 3)  # It was confirmed.
+      owner.write_bytes(ELSEWHERE)
+
+  with pytest.raises(RunFailed, match=f"{tmp_path}: was taken over by process 1 on another-machine"
+                     " since .*; this process ends"):
+    train(fragile.Fragile, fragile.numbers, None, take_over, workdir=str(tmp_path))
+  assert (tmp_path / lock.FILE).read_bytes() == ELSEWHERE
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_of_two_that_take_over_at_once_one_owns(tmp_path, monkeypatch):
+  (tmp_path / lock.FILE).write_bytes(ELSEWHERE)
+  lock.take_over(True)
+  other = left_by(1)
+  monkeypatch.setattr(lock.time, "sleep", lambda seconds: (tmp_path / lock.FILE).write_bytes(other))
+  with pytest.raises(UsageError, match="is in use by process 1 on"), lock.owned(tmp_path):
+    pass
 
 
 @pytest.mark.usefixtures("no_patience")
