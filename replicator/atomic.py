@@ -120,6 +120,11 @@ def facts_of(folder: pathlib.Path) -> dict:
   return _manifest(folder)["facts"]
 
 
+def checksums(folder: pathlib.Path) -> dict[str, str]:
+  """The SHA-256 of each file of a published folder, as its manifest says; raises `Corrupt`."""
+  return {name: file["sha256"] for name, file in _manifest(folder)["files"].items()}
+
+
 def published(parent: pathlib.Path) -> dict[str, pathlib.Path]:
   """Where the published folders of `parent` are, by name; changes nothing.
 

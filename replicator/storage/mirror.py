@@ -23,6 +23,7 @@ Which = Literal["none", "newest", "all"]
 """The checkpoints that are wanted: 'newest' stands for the newest one that is not corrupt."""
 
 T = TypeVar("T")
+States = dict[str, tuple[int, int]]  # By the name of a file: its time and its size.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}  # By protocol.
 _INDEX = ".mirror.json"  # In a copy: what each of its files was in the store.
 _CHECKPOINT = re.compile(r"(checkpoints/step-(\d{8,}))/.+")
@@ -50,7 +51,8 @@ class Mirror:
     except Exception as error:
       raise UsageError(f"{url}: cannot be opened ({first_line(error)})") from error
     self._there: set[str] = set()  # What this process has found in the store, or put there.
-    self._pushed: dict[str, tuple[int, int]] = {}  # What each local file was when it was put.
+    self._pushed: States = {}  # What each local file was when it was put.
+    self._sums: dict[str, dict[str, str]] = {}  # Those of the checkpoints in the store.
 
   # ---- One object -------------------------------------------------------------------------------
 
@@ -75,9 +77,9 @@ class Mirror:
 
   def remove(self, name: str) -> None:
     """Removes an object, if it is there."""
-    self._there.discard(name)
     with contextlib.suppress(FileNotFoundError):
       self._fs.rm_file(self._at(name))
+    self._there.discard(name)
 
   def _at(self, name: str) -> str:
     return f"{self._root.rstrip('/')}/{name}"
@@ -127,6 +129,8 @@ class Mirror:
         {name: there[name] for name in _files(folder) if name in there}))
     self._there = set(there)
     self._pushed = _files(folder)
+    self._sums = {place: atomic.checksums(folder / place) for place in list(sets)[-1:]
+                  if _is_good(folder / place)}  # The one that may be saved again, as it is.
 
   def _get_checkpoint(self, place: str, names: Collection[str], folder: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary:
@@ -169,24 +173,29 @@ class Mirror:
     logs = [name for name in changed if not name.startswith("checkpoints/")]
     self._put([name for name in logs if name == "run.json"], folder, local)  # The mark of a run.
     self._put([name for name in logs if name != "run.json"], folder, local)
-    for place, names in sets.items():
-      manifest = f"{place}/{atomic.MANIFEST}"
-      if manifest in changed:
-        self._remove_checkpoint(place)
-        self._put([name for name in names if name != manifest], folder, local)
-        self._put([manifest], folder, local)
+    for place in sets:
+      if f"{place}/{atomic.MANIFEST}" in changed:
+        self._put_checkpoint(place, folder, local)
     for place in sorted(old, key=_step):
       self._remove_checkpoint(place)
     for name in self._there - local.keys():
       self.remove(name)
+
+  def _put_checkpoint(self, place: str, folder: pathlib.Path, states: States) -> None:
+    manifest = f"{place}/{atomic.MANIFEST}"
+    sums = atomic.checksums(folder / place)
+    if manifest not in self._there or sums != self._sums.get(place):
+      self._remove_checkpoint(place)
+      self._put([f"{place}/{name}" for name in sums], folder, states)
+    self._put([manifest], folder, states)  # Alone, if it says something else of the same values.
+    self._sums[place] = sums
 
   def _remove_checkpoint(self, place: str) -> None:
     names = {name for name in self._there if name.startswith(f"{place}/")}
     for name in sorted(names, key=lambda name: not name.endswith(f"/{atomic.MANIFEST}")):
       self.remove(name)
 
-  def _put(self, names: Collection[str], folder: pathlib.Path, states: dict[str, tuple[int, int]]
-           ) -> None:
+  def _put(self, names: Collection[str], folder: pathlib.Path, states: States) -> None:
     self._there.update(names)  # Even if it fails, some may be there.
     if names:
       self._fs.put([str(folder / name) for name in names], [self._at(name) for name in names])
@@ -214,8 +223,8 @@ def _is_hidden(name: str) -> bool:
   return any(part.startswith(".") for part in name.split("/"))
 
 
-def _files(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
-  """The time and the size of the files of a workdir, but for hidden ones, by name."""
+def _files(folder: pathlib.Path) -> States:
+  """The files of a workdir, but for hidden ones."""
   found = {}
   for place, folders, names in os.walk(folder):
     folders[:] = [name for name in folders if not _is_hidden(name)]
