@@ -7,6 +7,7 @@ is of that checkpoint or of a later time, as after a crash.
 
 import contextlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -27,7 +28,7 @@ States = dict[str, tuple[int, int]]  # By the name of a file: its time and its s
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}  # By protocol.
 _INDEX = ".mirror.json"  # In a copy: what each of its files was in the store.
 _CHECKPOINT = re.compile(r"(checkpoints/step-(\d{8,}))/.+")
-_WAITS = (1.0, 4.0)  # Seconds before a second and a third try.
+_WAITS = (2.0,)  # Seconds before each further try; those of fsspec come first.
 _SIGNS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 
 
@@ -46,10 +47,12 @@ class Mirror:
       self._fs, self._root = fsspec.url_to_fs(self.url, use_listings_cache=False, **options)
     except ImportError as error:
       extra = _EXTRAS.get(protocol)
-      package = f"pip install 'replicator[{extra}]'" if extra else f"({error})"
+      package = f"pip install -e '.[{extra}]'" if extra else f"({error})"
       raise UsageError(f"{url}: needs a package: {package}") from error
     except Exception as error:
       raise UsageError(f"{url}: cannot be opened ({first_line(error)})") from error
+    log = logging.getLogger(type(self._fs).__module__.partition(".")[0])
+    log.setLevel(log.level or logging.CRITICAL)  # What it logs, it raises.
     self._there: set[str] = set()  # What this process has found in the store, or put there.
     self._pushed: States = {}  # What each local file was when it was put.
     self._sums: dict[str, dict[str, str]] = {}  # Those of the checkpoints in the store.
@@ -97,7 +100,8 @@ class Mirror:
     except OneLineError:
       raise
     except Exception as error:
-      raise UsageError(f"{self.url}: cannot be read ({reason(error)})") from error
+      kind = type(error).__name__
+      raise UsageError(f"{self.url}: cannot be read ({kind}: {first_line(error)})") from error
 
   def _pull(self, folder: pathlib.Path, checkpoints: Which, logs: bool) -> None:
     for leftover in folder.glob(".tmp-*"):
@@ -145,10 +149,7 @@ class Mirror:
 
   def _list(self) -> dict[str, str]:
     """The objects below the URL, but for hidden ones, and what changes with their content."""
-    try:
-      found = self._fs.find(self._root, detail=True)
-    except FileNotFoundError:
-      return {}
+    found = self._fs.find(self._root, detail=True)
     names = {path: path.removeprefix(self._root).strip("/") for path in found}
     return {names[path]: json.dumps([str(info.get(sign)) for sign in ("size", *_SIGNS)])
             for path, info in found.items() if names[path] and not _is_hidden(names[path])
@@ -167,8 +168,8 @@ class Mirror:
     sets = _checkpoints(local)
     old = {found[1] for name in self._there if (found := _CHECKPOINT.match(name))} - sets.keys()
     newest = max(map(_step, sets), default=-1)
-    for place in sorted(old, key=_step):  # A rollback has left them behind: never resume from one.
-      if _step(place) > newest:
+    for place in old:
+      if _step(place) > newest:  # A rollback has left it behind: nothing must resume from it.
         self._remove_checkpoint(place)
     logs = [name for name in changed if not name.startswith("checkpoints/")]
     self._put([name for name in logs if name == "run.json"], folder, local)  # The mark of a run.
@@ -176,10 +177,15 @@ class Mirror:
     for place in sets:
       if f"{place}/{atomic.MANIFEST}" in changed:
         self._put_checkpoint(place, folder, local)
-    for place in sorted(old, key=_step):
+    for place in old:
       self._remove_checkpoint(place)
     for name in self._there - local.keys():
       self.remove(name)
+
+  def add(self, folder: pathlib.Path, beginning: str) -> None:
+    """Puts the files of a workdir whose names begin so, and removes nothing: any worker may."""
+    local = _files(folder)
+    self._put([name for name in local if name.startswith(beginning)], folder, local)
 
   def _put_checkpoint(self, place: str, folder: pathlib.Path, states: States) -> None:
     manifest = f"{place}/{atomic.MANIFEST}"
@@ -192,7 +198,7 @@ class Mirror:
 
   def _remove_checkpoint(self, place: str) -> None:
     names = {name for name in self._there if name.startswith(f"{place}/")}
-    for name in sorted(names, key=lambda name: not name.endswith(f"/{atomic.MANIFEST}")):
+    for name in sorted(names, key=lambda name: not name.endswith(atomic.MANIFEST)):
       self.remove(name)
 
   def _put(self, names: Collection[str], folder: pathlib.Path, states: States) -> None:
@@ -203,7 +209,7 @@ class Mirror:
 
 
 def tried(do: Callable[[], T]) -> T:
-  """Calls a function that needs the network, up to three times."""
+  """Calls a function that needs the network, and once more if it fails."""
   for wait in _WAITS:
     try:
       return do()
@@ -212,11 +218,6 @@ def tried(do: Callable[[], T]) -> T:
     except Exception:
       time.sleep(wait)
   return do()
-
-
-def reason(error: Exception) -> str:
-  """The kind of an error and the first line of its message."""
-  return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _is_hidden(name: str) -> bool:

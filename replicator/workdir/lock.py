@@ -242,7 +242,7 @@ class _OnDisk:
 
 
 def _this_process() -> bytes:
-  """`process 12 on n1 since 2026-02-03 10:11:12 UTC`; below, what tells it from all others."""
+  """`process 12 on n1 since 2026-02-03 10:11:12 UTC`; below, what no other process has."""
   who = f"process {os.getpid()} on {platform.node()} since {_now()}"
   return f"{who}\n{_identity(os.getpid())} {secrets.token_hex(4)}".encode()
 

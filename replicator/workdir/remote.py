@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from replicator.errors import OneLineError, Preempted, RunFailed, chain_of
+from replicator.errors import OneLineError, Preempted, RunFailed, UsageError, chain_of, first_line
 from replicator.storage import mirror
 from replicator.storage.mirror import Mirror
 from replicator.storage.urls import is_url, locked
@@ -90,7 +90,12 @@ class _Run:
   def begin(self) -> None:
     """Owns the workdir, if this process is the chief, and pulls."""
     if self._claim:
-      self._claim.take()
+      try:
+        self._claim.take()
+      except OneLineError:
+        raise
+      except Exception as error:
+        raise UsageError(f"{self.mirror.url}: cannot be written ({_reason(error)})") from error
       self._is_owner = True
     self.mirror.pull(self._folder, "all" if self._claim else "newest", logs=bool(self._claim))
 
@@ -106,7 +111,7 @@ class _Run:
       raise
     except Exception as error:
       self._behind.touch()
-      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({mirror.reason(error)}); it "
+      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({_reason(error)}); it "
             "is sent with the next one", file=sys.stderr, flush=True)
       return False
 
@@ -117,6 +122,9 @@ class _Run:
 
   def end(self, error: Exception | None = None) -> None:
     """Pushes for the last time; a RunFailed says where the files are if that fails."""
+    if not self._claim:
+      with contextlib.suppress(Exception):  # The batch of a step that diverged is of use, no more.
+        self.mirror.add(self._folder, "failures/")
     if not self._is_owner or (self.push() or (error and not isinstance(error, Preempted))):
       return
     raise RunFailed(f"{self.mirror.url}: lacks the end of this run, which is in {self._folder}; "
@@ -125,6 +133,10 @@ class _Run:
   def release(self) -> None:
     if self._claim and self._is_owner:
       self._claim.release()
+
+
+def _reason(error: Exception) -> str:
+  return f"{type(error).__name__}: {first_line(error)}"
 
 
 class _InStore:

@@ -37,7 +37,7 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
   """Nothing is tried again after a pause."""
-  monkeypatch.setattr(mirror_lib, "_WAITS", (0.0, 0.0))
+  monkeypatch.setattr(mirror_lib, "_WAITS", (0.0,))
 
 
 def save(folder: pathlib.Path, step: int, content: str = "values", why: str = "due") -> None:
@@ -281,7 +281,7 @@ def test_what_no_store_is_opened_for_is_one_line(monkeypatch):
   assert refused("nix://run").startswith("nix://run: cannot be opened (Protocol not known: nix")
   monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
   assert refused("gs://bucket/run") == (
-      "gs://bucket/run: needs a package: pip install 'replicator[gs]'")
+      "gs://bucket/run: needs a package: pip install -e '.[gs]'")
   with pytest.raises(UsageError, match=r"--out=s3:/bucket/grid.png: must be on this machine"):
     urls.refuse_url(pathlib.Path("s3://bucket/grid.png"), "--out", "write a file")
   assert not os.path.exists("s3:")

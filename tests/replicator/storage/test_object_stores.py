@@ -69,7 +69,7 @@ def bucket(request):
 
 
 def numbers(folder: pathlib.Path) -> list[dict]:
-  """What was logged, without times."""
+  """The rows that were logged, without times."""
   return [{name: value for name, value in row.items() if name not in TIMES} for row in rows(folder)]
 
 

@@ -142,7 +142,7 @@ def of_this_process(content: bytes) -> bool:
 
 
 def left_by(process: int) -> bytes:
-  """What a process of this machine writes."""
+  """The content that a process of this machine writes."""
   mine = lock._this_process()
   return mine.replace(b"process %d " % os.getpid(), b"process %d " % process)
 
