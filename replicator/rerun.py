@@ -145,6 +145,7 @@ def _other_flags(argv: Sequence[str]) -> list[str]:
   parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   for flag in ("--gin_file", "--gin_param", "--workdir"):
     parser.add_argument(flag, action="append")
+  parser.add_argument("--take_over", action="store_true")  # It was said of the old workdir.
   return parser.parse_known_args(argv)[1]
 
 

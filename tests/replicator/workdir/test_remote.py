@@ -7,15 +7,16 @@ import tempfile
 import pytest
 
 import replicator
-from replicator import Evaluation, compare
+from replicator import compare, rerun
 from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.storage import mirror, urls
-from replicator.workdir import lock, remote
+from replicator.workdir import lock, reader, remote
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import python, wait_until
+from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.runs import train
 from tests.replicator.workdir.test_lock import ELSEWHERE
 
@@ -171,12 +172,17 @@ def test_workers_get_the_checkpoints_of_the_chief(url, tmp_path):
 
 
 def test_what_reads_a_workdir_takes_a_url(url, tmp_path, monkeypatch, capsys):
-  train(tmp_path / "store" / "run", *SETTING, step=Counter, evaluate=lambda step: Evaluation({}))
+  train(tmp_path / "store" / "run", *SETTING, "train.eval_every = 5", step=TwoNetworks,
+        inputs=Points())
   monkeypatch.chdir(tmp_path)
   assert compare.main([url, str(tmp_path / "store" / "run")]) == 0
   assert (tmp_path / "compare.html").exists()
   assert compare.main([url, "--output=s3://bucket/page.html"]) == 2
   assert "--output=s3://bucket/page.html: must be on this machine" in capsys.readouterr().err
+  train(tmp_path / "next", *SETTING, f"train.start_from = '{url}'", step=TwoNetworks,
+        inputs=Points())
+  assert reader.read_facts(tmp_path / "next")["start_from"]["run"] == url
+  assert f"start from  {url}, step 10: " in capsys.readouterr().out
 
 
 def test_a_command_line_names_a_url(url, tmp_path):
@@ -188,5 +194,11 @@ def test_a_command_line_names_a_url(url, tmp_path):
   assert "resumed at step 4" in failed.stdout
   assert f"its batch and numbers are in {url}/failures/step-00000006" in failed.stderr
   assert (tmp_path / "store" / "run" / "failures" / "step-00000006" / "batch.npz").exists()
+  step = replicator.load(url, bindings=["train.global_batch_size = 4"])
+  assert step.optimizer.keras_optimizer.iterations.numpy() == 4
+  run = urls.folder_of(url)
+  again = rerun.make_command(run, rerun.read_facts(run), f"{url}-rerun")
+  assert again[-2:] == [f"--gin_file={run}/config.gin", f"--workdir={url}-rerun"]
+  assert rerun.main([url]) == 2  # Its command is not started unseen.
   refused = python(*command[:2], "--workdir=s3:/bucket/run", status=2)
   assert "error: s3:/bucket/run: write s3://..., as a string" in refused.stderr
