@@ -115,6 +115,15 @@ def check(folder: pathlib.Path) -> dict:
   return manifest["facts"]
 
 
+def is_good(folder: pathlib.Path) -> bool:
+  """Whether a published folder is there, as it was published; reads every file."""
+  try:
+    check(folder)
+    return True
+  except (Corrupt, OSError):
+    return False
+
+
 def facts_of(folder: pathlib.Path) -> dict:
   """The facts of a published folder; raises `Corrupt`, but does not check its other files."""
   return _manifest(folder)["facts"]

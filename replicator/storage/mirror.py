@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from replicator import atomic
 from replicator.errors import OneLineError, UsageError, first_line
@@ -23,13 +23,12 @@ from replicator.errors import OneLineError, UsageError, first_line
 Which = Literal["none", "newest", "all"]
 """The checkpoints that are wanted: 'newest' stands for the newest one that is not corrupt."""
 
-T = TypeVar("T")
 States = dict[str, tuple[int, int]]  # By the name of a file: its time and its size.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}  # By protocol.
 _INDEX = ".mirror.json"  # In a copy: what each of its files was in the store.
 _CHECKPOINT = re.compile(r"(checkpoints/step-(\d{8,}))/.+")
 _WAITS = (2.0,)  # Seconds before each further try; those of fsspec come first.
-_SIGNS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
+_SIGNS = ("size", "ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 
 
 class Mirror:
@@ -111,11 +110,13 @@ class Mirror:
       raise UsageError(f"{self.url}: holds other files, such as {min(there)}, and no run; write "
                        "the URL of a run, or a new one")
     index = folder / _INDEX
-    known = json.loads(index.read_text()) if index.exists() else {}
+    known = json.loads(index.read_text()) if index.exists() else {}  # Of what is here.
     if logs:
       wanted = {name for name in there if not name.startswith("checkpoints/")}
-      self._get([name for name in wanted if known.get(name) != there[name]
-                 or not (folder / name).is_file()], folder)
+      changed = [name for name in wanted
+                 if known.get(name) != there[name] or not (folder / name).is_file()]
+      self._get(changed, folder)
+      known.update((name, there[name]) for name in changed)
       for name in _files(folder):
         if name not in wanted and not name.startswith("checkpoints/"):
           (folder / name).unlink()
@@ -127,14 +128,14 @@ class Mirror:
       manifest = f"{place}/{atomic.MANIFEST}"
       if known.get(manifest) != there[manifest] or not (folder / place).is_dir():
         self._get_checkpoint(place, sets[place], folder)
-      if checkpoints == "newest" and _is_good(folder / place):
+        known[manifest] = there[manifest]
+      if checkpoints == "newest" and atomic.is_good(folder / place):
         break
-    atomic.write_whole(index, json.dumps(
-        {name: there[name] for name in _files(folder) if name in there}))
+    atomic.write_whole(index, json.dumps(known))
     self._there = set(there)
     self._pushed = _files(folder)
     self._sums = {place: atomic.checksums(folder / place) for place in list(sets)[-1:]
-                  if _is_good(folder / place)}  # The one that may be saved again, as it is.
+                  if atomic.is_good(folder / place)}  # The one that may be saved again, as it is.
 
   def _get_checkpoint(self, place: str, names: Collection[str], folder: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary:
@@ -151,7 +152,7 @@ class Mirror:
     """The objects below the URL, but for hidden ones, and what changes with their content."""
     found = self._fs.find(self._root, detail=True)
     names = {path: path.removeprefix(self._root).strip("/") for path in found}
-    return {names[path]: json.dumps([str(info.get(sign)) for sign in ("size", *_SIGNS)])
+    return {names[path]: json.dumps([str(info.get(sign)) for sign in _SIGNS])
             for path, info in found.items() if names[path] and not _is_hidden(names[path])
             and info.get("type") == "file" and not path.endswith("/")}
 
@@ -208,16 +209,16 @@ class Mirror:
     self._pushed.update((name, states[name]) for name in names)
 
 
-def tried(do: Callable[[], T]) -> T:
+def tried(do: Callable[[], None]) -> None:
   """Calls a function that needs the network, and once more if it fails."""
   for wait in _WAITS:
     try:
-      return do()
+      do()
     except (OneLineError, ImportError, PermissionError):
       raise
     except Exception:
       time.sleep(wait)
-  return do()
+  do()
 
 
 def _is_hidden(name: str) -> bool:
@@ -248,11 +249,3 @@ def _checkpoints(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _step(place: str) -> int:
   return int(place.rpartition("-")[2])
-
-
-def _is_good(folder: pathlib.Path) -> bool:
-  try:
-    atomic.check(folder)
-    return True
-  except (atomic.Corrupt, OSError):
-    return False

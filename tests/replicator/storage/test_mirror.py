@@ -263,6 +263,12 @@ def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   assert copy == tmp_path.joinpath("cache", "file", *(store / "run").parts[1:])
   assert set(content(copy)) == {"run.json", "metrics.jsonl", "samples/step-00000001.png"}
   assert good_steps(urls.folder_of(url, "newest")) == [2]
+  save(folder, 2, "others")
+  mirror = of(store)
+  mirror.push(folder)
+  urls.folder_of(url)  # Whoever takes no checkpoint does not count it as taken.
+  newest = urls.folder_of(url, "newest") / "checkpoints" / "step-00000002"
+  assert (newest / "variables.index").read_text() == "others"
   assert good_steps(urls.folder_of(url, "all")) == [1, 2]
   assert urls.folder_of("~/runs/digits") == pathlib.Path("~/runs/digits").expanduser()
 
