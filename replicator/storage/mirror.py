@@ -151,10 +151,9 @@ class Mirror:
   def _list(self) -> dict[str, str]:
     """The objects below the URL, but for hidden ones, and what changes with their content."""
     found = self._fs.find(self._root, detail=True)
-    names = {path: path.removeprefix(self._root).strip("/") for path in found}
-    return {names[path]: json.dumps([str(info.get(sign)) for sign in _SIGNS])
-            for path, info in found.items() if names[path] and not _is_hidden(names[path])
-            and info.get("type") == "file" and not path.endswith("/")}
+    return {name: json.dumps([str(info.get(sign)) for sign in _SIGNS])
+            for path, info in found.items() if (name := path.removeprefix(self._root).strip("/"))
+            and not _is_hidden(name) and info.get("type") == "file" and not path.endswith("/")}
 
   # ---- Writing ----------------------------------------------------------------------------------
 
@@ -209,16 +208,16 @@ class Mirror:
     self._pushed.update((name, states[name]) for name in names)
 
 
-def tried(do: Callable[[], None]) -> None:
+def tried(do: Callable[[], object]) -> object:
   """Calls a function that needs the network, and once more if it fails."""
   for wait in _WAITS:
     try:
-      do()
+      return do()
     except (OneLineError, ImportError, PermissionError):
       raise
     except Exception:
       time.sleep(wait)
-  do()
+  return do()
 
 
 def _is_hidden(name: str) -> bool:

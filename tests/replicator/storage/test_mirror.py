@@ -242,11 +242,17 @@ def test_an_object_is_made_once(store):
 def test_what_fails_once_is_tried_again(store, folder):
   mirror, fs = recorded(store, last=-7)
 
+  calls = []
+
   def push() -> None:
+    calls.append(0)
     fs._last += 10
     mirror.push(folder)
 
   mirror_lib.tried(push)
+  assert len(calls) == 2
+  mirror_lib.tried(push)
+  assert len(calls) == 3
   assert content(store / "run") == content(folder)
 
 
