@@ -110,7 +110,7 @@ class Mirror:
       raise UsageError(f"{self.url}: holds other files, such as {min(there)}, and no run; write "
                        "the URL of a run, or a new one")
     index = folder / _INDEX
-    known = json.loads(index.read_text()) if index.exists() else {}  # Of what is here.
+    known = json.loads(index.read_text()) if index.exists() else {}  # That which is here.
     if logs:
       wanted = {name for name in there if not name.startswith("checkpoints/")}
       changed = [name for name in wanted
