@@ -46,8 +46,8 @@ def run(code: str, workers: int = 2, **options) -> int:
                        placement=agents.Agents("127.0.0.1", "--agents", started), **options)
 
 
-def test_each_agent_runs_a_process_here_and_its_lines_and_status_come_back(capfdbinary):
-  assert run(r"""
+def test_each_agent_runs_a_process_here_and_its_lines_and_status_come_back(capfdbinary, tmp_path):
+  assert run(f"printed = {str(tmp_path / 'printed')!r}" + r"""
 print(me, os.getcwd())
 print("to stderr", file=sys.stderr)
 sys.stdout.buffer.write(b"10 %\r\xff without newline")
@@ -58,7 +58,9 @@ import socket
 own = config["cluster"]["worker"][config["task"]["index"]]
 socket.create_server(("127.0.0.1", int(own.rpartition(":")[2]))).close()
 if me == "worker1":
-  while True: time.sleep(0.1)
+  touch(printed)
+  work()
+wait_for(printed)
 sys.exit(7)
 """) == 7
   out, err = capfdbinary.readouterr()

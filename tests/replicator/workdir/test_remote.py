@@ -185,6 +185,7 @@ def test_what_reads_a_workdir_takes_a_url(url, tmp_path, monkeypatch, capsys):
   assert f"start from  {url}, step 10: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_command_line_names_a_url(url, tmp_path):
   command = ["-m", "tests.programs.fragile", f"--workdir={url}", "--take_over",
              "--gin_param=train.steps = 4", "--gin_param=train.global_batch_size = 4"]
