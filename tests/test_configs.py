@@ -17,6 +17,7 @@ from experiments.logan import logan
 from experiments.r3gan import r3gan
 from experiments.resnet import resnet
 from experiments.sac import sac
+from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from replicator.app import config
 from replicator.strategies import strategy
@@ -34,6 +35,7 @@ RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0
 AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in AGENT_MAINS)
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
+SELF_SUPERVISED = sorted(CONFIGS.glob("self_supervision_*.gin"))
 
 
 def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
@@ -70,7 +72,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
-@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED], ids=lambda path: path.stem)
 def test_configuration_goes_with_the_calls_of_a_tpu(path):
   config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])
   steps_per_call = gin.query_parameter("train.steps_per_call")
@@ -142,6 +144,19 @@ def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
   first, last = rows(tmp_path / "run")
   assert np.isfinite(last["loss"]) and last["eval/top1"] <= last["eval/top5"] <= 1
   assert first["eval/loss"] != last["eval/loss"]
+
+
+@pytest.mark.parametrize("path", slow_but(paths=SELF_SUPERVISED))
+def test_self_supervision_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  make_folders(tmp_path)
+  config.parse([str(path)], [
+      "ResNet.width = 0.0625", "SelfSupervision.hidden = (8,)", "FeatureEvaluator.neighbors = 1",
+      "train.global_batch_size = 2", "train.steps = 1", "train.log_every = 1",
+      "train.eval_every = 1", "train.checkpoint_every = 0"])
+  self_supervision(str(tmp_path / "run"))
+  _, last = rows(tmp_path / "run")
+  assert np.isfinite(last["loss"]) and 0 <= last["eval/knn"] <= 1
 
 
 @pytest.mark.parametrize("path", slow_but("sac_pendulum", paths=AGENTS))

@@ -1,0 +1,121 @@
+"""Self-supervision: its step on one replica and on several, its teacher, and what it measures."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from experiments import self_supervision
+from models.vision.augmentation.random_view import Augmented, TwoViews
+from models.vision.images.image_source import InMemoryImages
+from models.vision.self_supervision import losses
+from models.vision.self_supervision.evaluation import FeatureEvaluator
+from replicator.app import config
+from replicator.step import context
+from tests.programs.closeness import close
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT
+from tests.programs.refusals import refusal
+
+
+def configure(*bindings: str) -> None:
+  config.parse([str(ROOT / "configs" / "self_supervision_digits.gin")], list(bindings))
+
+
+class Flat(keras.Model):
+  """A network of one layer, in place of `ResNet`."""
+
+  num_features = 5
+
+  def __init__(self, num_classes: int, channels: int):
+    super().__init__()
+    self.layer = keras.Sequential([keras.Input([2, 2, channels]), keras.layers.Flatten(),
+                                   keras.layers.Dense(5)])
+    self.linear = keras.layers.Dense(num_classes)
+
+  def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    return self.layer(images)
+
+
+def step_of(loss, hidden=()) -> self_supervision.SelfSupervision:
+  return self_supervision.SelfSupervision(
+      1, loss=loss, optimizer=lambda: keras.optimizers.SGD(0.1), network=Flat, hidden=hidden,
+      outputs=4)
+
+
+def test_byol_predicts_the_projection_that_the_averaged_weights_give(float64):
+  config.parse([], ["wrap_optimizer.ema_decay = 0.5"])
+  step = step_of(losses.BYOL)
+  (w, b), (v, c), (p, d) = ([x.numpy() for x in part.trainable_variables] for part in (
+      step.network, step.projector, step.predictor))
+  averages = [np.random.default_rng(0).normal(size=x.shape) for x in step.optimizer.averages]
+  for average, value in zip(step.optimizer.averages, averages, strict=True):
+    average.assign(value)
+  images = np.random.default_rng(1).integers(0, 256, [2, 3, 2, 2, 1], np.uint8)
+  first, second = images.reshape(2, 3, 4) / 127.5 - 1
+  with context.entered(tf.constant(0, tf.int64)):
+    found = step({"image": tf.constant(images[0]), "other": tf.constant(images[1])})
+  unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
+  projected = lambda x: (x @ w + b) @ v + c
+  target = lambda x: unit((x @ averages[0] + averages[1]) @ averages[2] + averages[3])
+  close(found["loss"], sum(
+      2 - 2 * (unit(projected(x) @ p + d) * target(y)).sum(1).mean()
+      for x, y in ((first, second), (second, first))), 1e-9)
+  close(found["spread"], 1 - (unit(projected(first)).mean(0) ** 2).sum(), 1e-9)
+  # The averages moved by half of the way, and nothing else changed them: no gradient.
+  for average, before, value in zip(step.optimizer.averages, averages,
+                                    step.optimizer.variables_updated, strict=True):
+    close(average.numpy(), (before + value.numpy()) / 2, 1e-9)
+
+
+def views() -> TwoViews:
+  images = np.random.default_rng(0).integers(0, 256, [40, 2, 2, 1], np.uint8)
+  return TwoViews(lambda: Augmented(lambda: InMemoryImages(images, np.zeros(40), ("all",))))
+
+
+@pytest.mark.parametrize("loss", [
+    pytest.param(loss, marks=[] if loss is losses.DINO else pytest.mark.slow)
+    for loss in (losses.SimCLR, losses.BYOL, losses.BarlowTwins, losses.VICReg, losses.DINO)])
+def test_two_replicas_do_not_change_the_training(loss, tmp_path):
+  found = []
+  for strategy, replicas in (("one_device", None), ("mirrored", 2)):
+    config.parse([], [f"Replicator.strategy = '{strategy}'", "wrap_optimizer.ema_decay = 0.5",
+                      f"Replicator.logical_cpus = {replicas}"])
+    replicator.train(lambda: step_of(loss, hidden=(6,)), views(), workdir=str(tmp_path / strategy),
+                     steps=3, global_batch_size=8, precision="float64", log_every=1,
+                     checkpoint_every=0)
+    found.append([[row["loss"], row["spread"]] for row in rows(tmp_path / strategy)])
+  np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
+def test_a_teacher_needs_averages():
+  configure("ResNet.width = 0.125", "SelfSupervision.loss = @BYOL",
+            "wrap_optimizer.ema_decay = None")
+  assert refusal(self_supervision.SelfSupervision, 1) == (
+      "wrap_optimizer.ema_decay = None: the teacher of BYOL is the network with averaged weights; "
+      "write 0.99, or a schedule that ends at 1")
+
+
+def test_data_without_a_second_view_is_refused(tmp_path):
+  configure("self_supervision.data = @Digits")
+  assert refusal(self_supervision.self_supervision, str(tmp_path)).startswith(
+      "self_supervision.data: ")
+
+
+def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():
+  numbers = np.random.default_rng(0)
+  labels = np.arange(60) % 3
+  images = (40 * labels[:, None, None, None] + numbers.integers(0, 20, [60, 2, 2, 1])).astype(
+      np.uint8)
+  source = lambda part: InMemoryImages(images[part], labels[part], ("a", "b", "c"))
+
+  class Step:
+    def features(self, images):  # Of the second class as of the third.
+      return tf.one_hot(np.minimum(images[:, 0, 0, 0] // 40, 1), 2)
+
+  evaluation = FeatureEvaluator(source(slice(30)), source(slice(30, 60)), 20)(Step())
+  assert evaluation.scalars["pixel_nn"] == evaluation.scalars["pixel_linear"] == 1
+  assert evaluation.scalars["knn"] == pytest.approx(2 / 3, abs=0.05)
+  assert "30 held-out images" in evaluation.method and "labels of 20" in evaluation.method
+  assert evaluation.picture.dtype == np.uint8
