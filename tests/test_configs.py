@@ -72,7 +72,8 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
-@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED],
+                         ids=lambda path: path.stem)
 def test_configuration_goes_with_the_calls_of_a_tpu(path):
   config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])
   steps_per_call = gin.query_parameter("train.steps_per_call")
