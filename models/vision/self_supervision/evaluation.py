@@ -1,5 +1,6 @@
 """Classifiers of few labels, on images that nothing was trained on: what features are worth."""
 
+import functools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -36,12 +37,8 @@ class FeatureEvaluator:
   def __init__(self, train_on: ImageSource, held_out: ImageSource, num_labeled: int = 5_000,
                neighbors: int = 5):
     at_least_one("FeatureEvaluator", num_labeled=num_labeled, neighbors=neighbors)
+    self._parts = (train_on, min(num_labeled, train_on.size)), (held_out, held_out.size)
     self._neighbors = neighbors
-    self._images, self._labels = zip(*(
-        read(part, np.arange(min(part.size, size)))
-        for part, size in ((train_on, num_labeled), (held_out, held_out.size))), strict=True)
-    self._of_pixels = self._accuracies(
-        [np.reshape(images, [len(images), -1]) / 255 for images in self._images], 1, "euclidean")
 
   def __call__(self, step: HasFeatures) -> replicator.Evaluation:
     """Accuracies on held-out images, and a picture of some beside their nearest neighbors.
@@ -51,22 +48,38 @@ class FeatureEvaluator:
     """
     features = [np.concatenate([step.features(images[i:i + 250]).numpy()
                                 for i in range(0, len(images), 250)]) for images in self._images]
+    knn, linear = self._accuracies(features, self._neighbors, "cosine")
+    pixel_nn, pixel_linear = self._of_pixels
     return replicator.Evaluation(
-        {**dict(zip(("knn", "linear"), self._accuracies(features, self._neighbors, "cosine"),
-                    strict=True)),
-         **dict(zip(("pixel_nn", "pixel_linear"), self._of_pixels, strict=True))},
+        {"knn": knn, "linear": linear, "pixel_nn": pixel_nn, "pixel_linear": pixel_linear},
         picture=self._picture(features),
         method=f"accuracy on {len(self._images[1]):,} held-out images, of classifiers that saw the "
                f"labels of {len(self._images[0]):,}")
+
+  # Not in the constructor, because TensorFlow must not start before the strategy is made.
+  @functools.cached_property
+  def _examples(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Images and labels that the classifiers see, and those that test them."""
+    return [read(part, np.arange(count)) for part, count in self._parts]
+
+  @property
+  def _images(self) -> list[np.ndarray]:
+    return [images for images, _ in self._examples]
+
+  @functools.cached_property
+  def _of_pixels(self) -> tuple[float, float]:
+    return self._accuracies([np.reshape(images, [len(images), -1]) / 255
+                             for images in self._images], 1, "euclidean")
 
   def _accuracies(self, features: Sequence[np.ndarray], neighbors: int, metric: str
                   ) -> tuple[float, float]:
     from sklearn.neighbors import KNeighborsClassifier  # It takes a second to load.
     if not all(np.isfinite(x).all() for x in features):
       return float("nan"), float("nan")
-    classifier = KNeighborsClassifier(neighbors, metric=metric).fit(features[0], self._labels[0])
-    return (float(classifier.score(features[1], self._labels[1])),
-            linear_probe(features[0], self._labels[0], features[1], self._labels[1]))
+    (_, labels), (_, held_out_labels) = self._examples
+    classifier = KNeighborsClassifier(neighbors, metric=metric).fit(features[0], labels)
+    return (float(classifier.score(features[1], held_out_labels)),
+            linear_probe(features[0], labels, features[1], held_out_labels))
 
   def _picture(self, features: Sequence[np.ndarray], rows: int = 8, columns: int = 8) -> np.ndarray:
     """Held-out images, each followed by the images whose features are nearest."""
