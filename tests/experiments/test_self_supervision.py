@@ -111,7 +111,7 @@ def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():
   source = lambda part: InMemoryImages(images[part], labels[part], ("a", "b", "c"))
 
   class Step:
-    def features(self, images):  # Of the second class as of the third.
+    def features(self, images):  # The second and the third class look alike.
       return tf.one_hot(np.minimum(images[:, 0, 0, 0] // 40, 1), 2)
 
   evaluation = FeatureEvaluator(source(slice(30)), source(slice(30, 60)), 20)(Step())

@@ -66,7 +66,7 @@ class SimCLR:
     own = [tf.math.l2_normalize(view, 1) for view in views]
     all_views = replicator.all_concat(own)
     n = own[0].shape[0]
-    places = replicator.replica_id() * n + tf.range(n)  # Of the own images among all.
+    places = replicator.replica_id() * n + tf.range(n)  # The rows of the own images among all.
     is_itself = tf.one_hot(places, all_views[0].shape[0], on_value=True, off_value=False,
                            dtype=tf.bool)
     losses = []
