@@ -93,7 +93,8 @@ class BYOL:
     """The mean over the images of this replica, of the sum for both views."""
     return tf.add_n([
         2 - 2 * tf.reduce_mean(tf.reduce_sum(
-            tf.math.l2_normalize(view, 1) * tf.math.l2_normalize(target, 1), 1))
+            tf.math.l2_normalize(view, 1)
+            * tf.stop_gradient(tf.math.l2_normalize(target, 1)), 1))
         for view, target in zip(views, reversed(targets), strict=True)])
 
 
