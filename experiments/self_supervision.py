@@ -43,8 +43,6 @@ class SelfSupervision(tf.Module):
     network: makes the network; it is made and called as `ResNet` is, whose last layer is not used.
     hidden: the units of the hidden layers of the projector, and of the predictor.
     outputs: the units of the last layer of each.
-    normalized: whether the projector ends with a batch norm, as that of Chen and He 2020
-      (arXiv:2011.10566); the papers of the five losses have none.
 
   Raises:
     UsageError: the loss needs a teacher, and the optimizer keeps no averages.
@@ -56,13 +54,12 @@ class SelfSupervision(tf.Module):
                loss: Callable[[], losses.SelfSupervisedLoss] = gin.REQUIRED,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                network: Callable[[int, int], Any] = ResNet, hidden: Sequence[int] = (2048,),
-               outputs: int = 128, normalized: bool = False):
+               outputs: int = 128):
     super().__init__()
     self.loss = loss()
     self.network = network(1, channels)
     self.network.linear.trainable = False
-    self.projector = projector(self.network.num_features, hidden, outputs, normalized,
-                               self.loss.prototypes)
+    self.projector = projector(self.network.num_features, hidden, outputs, self.loss.prototypes)
     self.predictor = projector(outputs, hidden, outputs) if self.loss.predicts else None
     parts = [part for part in (self.network, self.projector, self.predictor) if part is not None]
     self.optimizer = replicator.wrap_optimizer(

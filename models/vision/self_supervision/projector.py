@@ -8,20 +8,17 @@ import tensorflow as tf
 from replicator import GlobalBatchNorm
 
 
-def projector(inputs: int, hidden: Sequence[int], outputs: int, normalized: bool = False,
-              prototypes: int = 0) -> keras.Sequential:
+def projector(inputs: int, hidden: Sequence[int], outputs: int, prototypes: int = 0
+              ) -> keras.Sequential:
   """A perceptron with global batch norms: `[n, inputs] -> [n, outputs]`.
 
-  If `normalized`, there is one without scale and offset behind the last layer, too. With prototypes
-  it ends with these: `[n, inputs] -> [n, prototypes]`. The last layers compute in float32 (float64
-  under its policy), even if the others have a lower precision.
+  With prototypes it ends with these: `[n, inputs] -> [n, prototypes]`. The last layers compute in
+  float32 (float64 under its policy), even if the others have a lower precision.
   """
   layers: list[keras.layers.Layer] = []
   for units in hidden:
     layers += [keras.layers.Dense(units, use_bias=False), GlobalBatchNorm(), keras.layers.ReLU()]
   layers.append(keras.layers.Dense(outputs, dtype=keras.config.floatx()))
-  if normalized:
-    layers.append(GlobalBatchNorm(center=False, scale=False, dtype=keras.config.floatx()))
   if prototypes:
     layers.append(Prototypes(prototypes))
   return keras.Sequential([keras.Input([inputs]), *layers])
