@@ -22,7 +22,7 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 class SelfSupervisedLoss(Protocol):
-  """What `experiments.self_supervision` needs of a loss.
+  """The interface of a loss for `experiments.self_supervision`.
 
   Attributes:
     predicts: whether a predictor transforms the projections of the views, but not the targets.

@@ -136,10 +136,10 @@ def test_a_checkpoint_is_never_ahead_of_the_log_on_the_disk(tmp_path, monkeypatc
 
   monkeypatch.setattr(os, "fsync", fsync)
   train(tmp_path, "train.steps = 10", "train.log_every = 1", step=Counter)
-  order = [name for name in forced if name == "metrics.jsonl" or name.endswith("step-00000005")
-           or name.endswith("step-00000010")]
-  assert [name.split("-")[-1] for name in order if name == "metrics.jsonl" or "tmp" in name] == [
-      "metrics.jsonl", "00000005", "metrics.jsonl", "00000010"]
+  # Another thread writes checkpoints, and may be late.
+  for number, step in enumerate(("step-00000005", "step-00000010"), start=1):
+    written = next(i for i, name in enumerate(forced) if "tmp" in name and name.endswith(step))
+    assert forced[:written].count("metrics.jsonl") >= number
 
 
 def test_a_resumed_run_with_a_pool_is_bitwise_the_unbroken_one(tmp_path):
