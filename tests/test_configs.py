@@ -14,6 +14,7 @@ from experiments.bigbigan import bigbigan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
+from experiments.maml import maml  # noqa: F401  (for gin)
 from experiments.r3gan import r3gan
 from experiments.resnet import resnet
 from experiments.sac import sac
@@ -36,6 +37,7 @@ AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
 SELF_SUPERVISED = sorted(CONFIGS.glob("self_supervision_*.gin"))
+OTHERS = sorted(CONFIGS.glob("maml_*.gin"))  # Trained in tests/experiments.
 
 
 def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
@@ -72,7 +74,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
-@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED],
+@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED, *OTHERS],
                          ids=lambda path: path.stem)
 def test_configuration_goes_with_the_calls_of_a_tpu(path):
   config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])

@@ -1,0 +1,114 @@
+"""MAML: its updates are those of the paper's formulas, also through the inner loop."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.maml import MAML, maml
+from replicator import random
+from replicator.app import config
+from replicator.checkpoints import checkpoint
+from replicator.step import context
+from tests.experiments.tiny_gans import MIRRORED
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT
+from tests.programs.refusals import refusal
+
+TASKS, POINTS, RATE, STEPS = 3, 4, 0.1, 2
+SHAPES = [(1, 3), (3,), (3, 2), (2,), (2, 1), (1,)]  # Kernels and biases.
+
+
+def error(weights, x, y):
+  """The mean squared error of a network of two hidden layers, and its gradients by hand."""
+  inputs, outputs = [], x
+  for kernel, bias in zip(weights[::2], weights[1::2], strict=True):
+    inputs.append(outputs if not inputs else np.where(outputs.real > 0, outputs, 0))
+    outputs = inputs[-1] @ kernel + bias
+  gradients, back = [], 2 * (outputs - y) / len(y)
+  for kernel, given in zip(weights[-2::-2], inputs[::-1], strict=True):
+    gradients = [given.T @ back, back.sum(0), *gradients]
+    back = back @ kernel.T * (given.real > 0)
+  return ((outputs - y) ** 2).mean(), gradients
+
+
+def adapted(weights, x, y):
+  for _ in range(STEPS):
+    weights = [w - RATE * g for w, g in zip(weights, error(weights, x, y)[1], strict=True)]
+  return weights
+
+
+def gradients_of(function, weights):
+  """Exact to rounding: the imaginary part after an imaginary step of 1e-30."""
+  found = [np.zeros(w.shape) for w in weights]
+  for gradient, index in [(g, i) for g in range(len(weights)) for i in np.ndindex(SHAPES[g])]:
+    moved = [w.astype(complex) for w in weights]
+    moved[gradient][index] += 1e-30j
+    found[gradient][index] = function(moved).imag / 1e-30
+  return found
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypatch):
+  keras.utils.set_random_seed(0)
+  monkeypatch.setattr(context.run, "global_batch_size", TASKS)
+  step = MAML(lambda: keras.optimizers.SGD(1.0), POINTS, (3, 2), RATE, STEPS, first_order)
+  before = [[v.numpy() for v in network.trainable_variables]
+            for network in (step.initial, step.pretrained)]
+  with context.entered(tf.constant(0, tf.int64)):
+    amplitude, phase = (random.uniform(name, [TASKS, 1, 1], low, high).numpy() for name, low, high
+                        in (("amplitude", 0.1, 5.0), ("phase", 0.0, np.pi)))
+    x = random.uniform("x", [TASKS, 2 * POINTS, 1], -5.0, 5.0).numpy()
+  y = amplitude * np.sin(x - phase)
+  points, queries = slice(POINTS), slice(POINTS, None)
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = step()
+
+  def loss(weights, task):
+    return error(adapted(weights, x[task, points], y[task, points]),
+                 x[task, queries], y[task, queries])[0]
+
+  def gradients(task):
+    if not first_order:
+      return gradients_of(lambda weights: loss(weights, task), before[0])
+    return error(adapted(before[0], x[task, points], y[task, points]),
+                 x[task, queries], y[task, queries])[1]
+
+  expected = np.mean([loss(before[0], task) for task in range(TASKS)])
+  of_all, of_pretrained = error(before[1], x.reshape(-1, 1), y.reshape(-1, 1))
+  np.testing.assert_allclose([scalars["loss"], scalars["pretrained"]], [expected, of_all],
+                             rtol=1e-9)
+  of_initial = [np.mean(each, 0) for each in zip(*map(gradients, range(TASKS)), strict=True)]
+  for network, weights, wanted in zip((step.initial, step.pretrained), before,
+                                      (of_initial, of_pretrained), strict=True):
+    for variable, value, gradient in zip(network.trainable_variables, weights, wanted,
+                                         strict=True):
+      np.testing.assert_allclose(value - variable.numpy(), gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_two_replicas_do_not_change_the_training(tmp_path):
+  for name, bindings in (("one", []), ("two", MIRRORED[2])):
+    config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [
+        "train.steps = 3", "train.log_every = 1", "train.eval_every = 3",
+        "train.checkpoint_every = 3", "train.steps_per_call = 1", "train.precision = 'float64'",
+        "train.global_batch_size = 4", "Replicator.jit_compile = False", "MAML.sizes = (5,)",
+        "maml.new_tasks = 6", *bindings])
+    maml(str(tmp_path / name))
+  expected, found = rows(tmp_path / "one"), rows(tmp_path / "two")
+  assert [row.keys() for row in found] == [row.keys() for row in expected]
+  for row, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-9)
+  assert (tmp_path / "one/samples/step-00000003.png").exists()
+  variables = checkpoint.read(tmp_path / "two/checkpoints")
+  for name, value in checkpoint.read(tmp_path / "one/checkpoints").items():
+    np.testing.assert_allclose(variables[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("binding, line", [
+    ("MAML.inner_rate = 0.0", "MAML.inner_rate = 0.0: must be positive"),
+    ("MAML.inner_steps = 0", "MAML.inner_steps = 0: must be at least 1"),
+    ("maml.new_tasks = 0", "maml.new_tasks = 0: must be at least 1")])
+def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
+  config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [binding])
+  assert refusal(maml, str(tmp_path)) == line
