@@ -82,7 +82,7 @@ def copies(network: keras.Model, number: int) -> list[tf.Tensor]:
 
 def descend(weights: list[tf.Tensor], tasks: Tasks, rate: float | tf.Tensor,
             first_order: bool = False) -> list[tf.Tensor]:
-  """One step of gradient descent on each task, for its own weights (equation 1)."""
+  """One step of gradient descent on each task, for its own weights (line 7)."""
   with tf.GradientTape() as tape:
     tape.watch(weights)
     # The weights of a task are in its own term only, so each gets the gradient of its own task.
@@ -132,7 +132,7 @@ class MAML(tf.Module):
             "pretrained": self.optimizers["pretrained"].minimize(self._loss_of_all_points, tasks)}
 
   def _loss_after_inner_steps(self, tasks: Tasks) -> tf.Tensor:
-    """Line 8 of algorithm 2, as a mean over tasks: adapted weights are measured at the queries."""
+    """Line 10 of algorithm 2, as a mean over tasks: adapted weights are measured at the queries."""
     weights = copies(self.initial, tasks.x.shape[0])
     for _ in range(self.inner_steps):
       weights = descend(weights, tasks, self.inner_rate, self.first_order)
