@@ -160,7 +160,7 @@ def evaluate(step: MAML, number: int) -> replicator.Evaluation:
 
   fits = np.array([[fits_of(network, rate) for network in (step.initial, step.pretrained)]
                    for rate in (step.inner_rate, *_RATES)], np.float64)
-  errors = np.mean((fits - tasks.query_y) ** 2, (3, 4, 5))  # [rates, networks, steps]
+  errors = np.mean((fits - tasks.query_y.numpy()) ** 2, (3, 4, 5))  # [rates, networks, steps]
   best = np.fmin.reduce(errors[:, 1])  # Where a rate is too large, the fit may be NaN.
   return replicator.Evaluation(
       {f"{name}_{count}": error[count] for count in _SHOWN for name, error in
@@ -182,7 +182,7 @@ def _drawn(tasks: Tasks, fits: np.ndarray) -> np.ndarray:
     for task, axes in enumerate(row):
       axes.plot(x, tasks.query_y[task, :, 0], color="0.8", linewidth=4, label="task")
       for count, style in ((0, "C0:"), (1, "C1--"), (_SHOWN[-1], "C3-")):
-        axes.plot(x, curves[count, task, :, 0], style, linewidth=1, label=f"after {count} steps")
+        axes.plot(x, curves[count, task, :, 0], style, linewidth=1, label=f"step {count}")
       axes.plot(tasks.x[task, :, 0], tasks.y[task, :, 0], "k^", markersize=4, label="points")
   figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
   canvas.draw()
