@@ -11,6 +11,7 @@ from PIL import Image
 import replicator
 from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
+from experiments.cyclegan import cyclegan
 from experiments.d4pg import d4pg
 from experiments.gan import gan
 from experiments.logan import logan
@@ -27,8 +28,9 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.logs import rows
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
-GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "dcgan": gan, "gan": gan,
-             "logan": logan, "r3gan": r3gan, "sngan": sngan, "wgangp": gan}
+GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
+             "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
+             "wgangp": gan}
 TRAINED = {"d4pg_pendulum", *(tiny.file for tiny in GANS.values())}  # In tests/experiments.
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
@@ -97,6 +99,8 @@ TINY = {
               "LOGAN.discriminator_updates = 1"],
     "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
+    "cyclegan": ["CycleGANGenerator.width = 2", "CycleGANGenerator.blocks = 1",
+                 "PatchDiscriminator.width = 2"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
     "r3gan": R3GAN,
     "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",

@@ -10,6 +10,7 @@ from replicator import UsageError
 
 _SHAPES = ("circle", "square", "triangle", "cross")
 _COLORS = ("red", "green", "blue")
+_LINE = 0.12  # The width of an outline, where the picture spans 2.
 _SEED = 20190213  # Fixed, so that image `i` is the same in every run and on every machine.
 
 
@@ -19,9 +20,12 @@ class Shapes:
 
   The index determines the position, size, angle, hue and brightness of the shape, and the color and
   gradient of the background. The class is `index % 12`, so classes are balanced.
+
+  With `outlined`, only the outline of the shape is drawn, and the background shows inside. All else
+  is as in the filled shape of the same index.
   """
 
-  def __init__(self, resolution: int = 32, size: int = 50_000) -> None:
+  def __init__(self, resolution: int = 32, size: int = 50_000, outlined: bool = False) -> None:
     """Describes `size` distinct images, uint8 [resolution, resolution, 3].
 
     Raises:
@@ -32,6 +36,7 @@ class Shapes:
     if size < 1:
       raise UsageError(f"Shapes.size = {size}: write a positive number of images.")
     self.size = size
+    self.outlined = outlined
     self.image_shape = (resolution, resolution, 3)
     self.class_names = tuple(f"{color} {shape}" for shape in _SHAPES for color in _COLORS)
     self.num_classes = len(self.class_names)
@@ -40,11 +45,11 @@ class Shapes:
     """The example at int64 `index`: `{"image": uint8 [h, w, 3], "label": int32 []}`."""
     label = tf.cast(index % self.num_classes, tf.int32)
     jitter = tf.random.stateless_uniform([12], [index, _SEED], -1.0, 1.0, alg="philox")
-    image = _draw(label, jitter, self.image_shape[0])
+    image = _draw(label, jitter, self.image_shape[0], self.outlined)
     return {"image": tf.ensure_shape(image, self.image_shape), "label": label}
 
 
-def _draw(label: tf.Tensor, jitter: tf.Tensor, resolution: int) -> tf.Tensor:
+def _draw(label: tf.Tensor, jitter: tf.Tensor, resolution: int, outlined: bool) -> tf.Tensor:
   """An image uint8 [resolution, resolution, 3] of a label int32 [] and 12 numbers in [-1, 1]."""
   right, down, size, turn, hue, saturation, value, *background, light = tf.unstack(jitter)
   step = 2.0 / resolution  # One pixel; the picture spans -1..1.
@@ -54,6 +59,8 @@ def _draw(label: tf.Tensor, jitter: tf.Tensor, resolution: int) -> tf.Tensor:
   radius = 0.56 + 0.12 * size
   distance = _distance(label // len(_COLORS), x - 0.24 * right, y - 0.24 * down, radius,
                        angle=0.3 * turn)
+  if outlined:  # What is up to _LINE inside.
+    distance = tf.abs(distance + _LINE / 2) - _LINE / 2
   coverage = tf.clip_by_value(0.5 - distance / step, 0.0, 1.0)[..., tf.newaxis]
 
   hue = tf.cast(label % len(_COLORS), tf.float32) / len(_COLORS) + 0.035 * hue

@@ -52,6 +52,16 @@ def test_the_color_of_the_shape_is_the_color_of_the_class(drawn):
   assert (pixels.argmax(-1) == labels % 3).all()
 
 
+def test_an_outline_is_that_of_the_filled_shape_of_its_index(drawn):
+  outlined, labels = read(Shapes(32, outlined=True), np.arange(240))
+  np.testing.assert_array_equal(labels, drawn[1])
+  corners = (slice(None), slice(None, None, 31), slice(None, None, 31))
+  np.testing.assert_array_equal(outlined[corners], drawn[0][corners])
+  # Squares are darker in the middle, and nowhere brighter.
+  change = outlined.max(-1).astype(int)[labels // 3 == 1] - drawn[0].max(-1)[labels // 3 == 1]
+  assert change[:, 14:18, 14:18].mean() < -80 and change.max() <= 0
+
+
 @pytest.mark.parametrize("bad", [{"resolution": 7}, {"resolution": 129}, {"size": 0}])
 def test_bad_values_are_refused_in_one_line(bad):
   (name, value), = bad.items()

@@ -1,0 +1,169 @@
+"""The networks of CycleGAN, which translate images and judge patches of them.
+
+Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both have instance normalization, which looks at
+one image alone, and initial weights of standard deviation 0.02.
+"""
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.networks.building import SameShape, build_chain, check_images
+from replicator import UsageError
+from replicator.errors import at_least_one
+
+
+@gin.configurable
+class CycleGANGenerator(keras.Model):
+  """Translates images: `[n, resolution, resolution, channels] -> [n, ..., channels]`, in [-1, 1].
+
+  In the paper's words with the width k: c7s1-k, d2k, d4k, R4k for each block, u2k, uk, and a 7x7
+  convolution with tanh. The convolutions that keep the size see a border that reflects the image.
+
+  Args:
+    resolution: pixels, a multiple of 4.
+    channels: 1 for gray, 3 for color images.
+    width: k; 64 in the paper.
+    blocks: residual blocks; 6 in the paper for 128 pixels, 9 for 256.
+
+  Raises:
+    UsageError: the resolution is no multiple of 4 or below 8, a number is below 1, or images have
+      another size.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, width: int = 64, blocks: int = 9):
+    super().__init__(autocast=False)
+    at_least_one("CycleGANGenerator", width=width, blocks=blocks)
+    if resolution < 8 or resolution % 4:
+      raise UsageError(f"CycleGANGenerator.resolution = {resolution!r}: write a multiple of 4, at "
+                       "least 8")
+    self.image_shape = (resolution, resolution, channels)
+    self.trunk = [
+        _Reflection(3), *_normalized(_conv(width, 7, padding="valid")),
+        *_normalized(_conv(2 * width, 3, 2)), *_normalized(_conv(4 * width, 3, 2)),
+        *(_Residual(4 * width) for _ in range(blocks)),
+        *_normalized(_up(2 * width)), *_normalized(_up(width)),
+        _Reflection(3), _conv(channels, 7, padding="valid", use_bias=True)]
+    build_chain(self.trunk, (None, *self.image_shape))
+    self.built = True
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Translated images, float32 (float64 under its policy)."""
+    check_images("CycleGANGenerator", self.image_shape, images)
+    x = images
+    for layer in self.trunk:
+      x = layer(x)
+    return tf.tanh(tf.cast(x, self.variable_dtype))
+
+
+@gin.configurable
+class PatchDiscriminator(keras.Model):
+  """Scores overlapping patches of images: `[n, resolution, resolution, channels] -> [n, h, w]`.
+
+  Convolutions of 4x4 pixels: `layers` of them halve the size, from k channels up to at most 8k, and
+  two do not. 3 layers see patches of 70 pixels, 2 of 34 and 1 of 16 (Isola et al. 2016,
+  arXiv:1611.07004, appendix 6.1.2).
+
+  Args:
+    resolution: pixels.
+    channels: 1 for gray, 3 for color images.
+    width: k; 64 in the paper.
+    layers: how many convolutions halve the size.
+
+  Raises:
+    UsageError: a number is below 1, so many layers leave no map of 2x2, or images have another
+      size.
+  """
+
+  def __init__(self, resolution: int, channels: int = 3, width: int = 64, layers: int = 3):
+    super().__init__(autocast=False)
+    at_least_one("PatchDiscriminator", width=width, layers=layers)
+    if resolution % 2 ** layers or resolution < 2 ** (layers + 1):
+      raise UsageError(f"PatchDiscriminator.layers = {layers!r}: {resolution} pixels cannot be "
+                       "halved so often down to a map of 2x2 or more; write fewer")
+    self.image_shape = (resolution, resolution, channels)
+    widths = [width * min(2 ** i, 8) for i in range(layers + 1)]
+    self.trunk = [_conv(width, 4, 2, use_bias=True), keras.layers.LeakyReLU(0.2)]
+    for filters in widths[1:-1]:
+      self.trunk += _normalized(_conv(filters, 4, 2), keras.layers.LeakyReLU(0.2))
+    self.trunk += _normalized(_conv(widths[-1], 4), keras.layers.LeakyReLU(0.2))
+    self.trunk.append(_conv(1, 4, use_bias=True))
+    build_chain(self.trunk, (None, *self.image_shape))
+    self.built = True
+
+  def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Scores of patches, float32 (float64 under its policy)."""
+    check_images("PatchDiscriminator", self.image_shape, images)
+    x = images
+    for layer in self.trunk:
+      x = layer(x)
+    return tf.cast(x[..., 0], self.variable_dtype)
+
+
+class _Reflection(keras.layers.Layer):
+  """Pads images with their reflection: `[n, h, w, c] -> [n, h + 2 size, w + 2 size, c]`."""
+
+  def __init__(self, size: int):
+    super().__init__()
+    self.paddings = [[0, 0], [size, size], [size, size], [0, 0]]
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    return tf.pad(inputs, self.paddings, "REFLECT")
+
+  def compute_output_shape(self, input_shape: tuple) -> tuple:
+    return tuple(size and size + sum(pad)
+                 for size, pad in zip(input_shape, self.paddings, strict=True))
+
+
+class _InstanceNorm(SameShape):
+  """Normalizes each channel of each image (Ulyanov et al. 2016, arXiv:1607.08022).
+
+  It takes less time than `keras.layers.GroupNormalization(-1)`, which reshapes.
+  """
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    x = tf.cast(inputs, self.variable_dtype)
+    x -= tf.reduce_mean(x, [1, 2], keepdims=True)
+    variance = tf.reduce_mean(tf.square(x), [1, 2], keepdims=True)
+    return tf.cast(x * tf.math.rsqrt(variance + 1e-5), self.compute_dtype)
+
+
+class _Residual(SameShape):
+  """x + norm(conv(relu(norm(conv(x))))), with convolutions of 3x3."""
+
+  def __init__(self, filters: int):
+    super().__init__()
+    # Without the last ReLU.
+    self.trunk = [layer for _ in range(2) for layer in (
+        _Reflection(1), *_normalized(_conv(filters, 3, padding="valid")))][:-1]
+
+  def build(self, input_shape: tuple) -> None:
+    build_chain(self.trunk, input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    x = inputs
+    for layer in self.trunk:
+      x = layer(x)
+    return inputs + x
+
+
+def _normalized(convolution: keras.layers.Layer, activation: keras.layers.Layer | None = None
+                ) -> list[keras.layers.Layer]:
+  """A convolution, instance normalization and an activation, by default ReLU."""
+  return [convolution, _InstanceNorm(), activation or keras.layers.ReLU()]
+
+
+def _conv(filters: int, size: int, strides: int = 1, padding: str = "same", use_bias: bool = False
+          ) -> keras.layers.Conv2D:
+  return keras.layers.Conv2D(filters, size, strides, padding, use_bias=use_bias,
+                             kernel_initializer=_initializer())
+
+
+def _up(filters: int) -> keras.layers.Conv2DTranspose:
+  return keras.layers.Conv2DTranspose(filters, 3, 2, "same", use_bias=False,
+                                      kernel_initializer=_initializer())
+
+
+def _initializer() -> keras.initializers.Initializer:
+  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
+  return keras.initializers.RandomNormal(stddev=0.02)

@@ -1,0 +1,143 @@
+"""CycleGAN: what its losses and measures are, and that replicas do not change its training."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from experiments import cyclegan
+from models.vision.images.image_source import InMemoryImages
+from replicator.app import config
+from replicator.step import context
+from tests.experiments.line import Line
+from tests.experiments.tiny_gans import MIRRORED, ROOT, variables
+from tests.programs.logs import rows
+from tests.programs.refusals import refusal
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [2, 5, 2, 2, 1]).astype(np.uint8)
+TINY = ["Shapes.resolution = 8", "Shapes.size = 48", "CycleGANGenerator.width = 2",
+        "CycleGANGenerator.blocks = 1", "PatchDiscriminator.width = 4", "CycleGAN.pool_size = 5",
+        "train.global_batch_size = 4", "train.steps = 4", "train.log_every = 1",
+        "train.eval_every = 0"]
+
+
+def made(**options) -> cyclegan.CycleGAN:
+  """A step whose networks are linear layers, each with a tanh."""
+  keras.utils.set_random_seed(0)
+  return cyclegan.CycleGAN(
+      (2, 2, 1), optimizer=lambda: keras.optimizers.SGD(0.5),
+      generator=lambda **_: Line(4, (2, 2, 1)), discriminator=lambda **_: Line(4, (3, 2)),
+      **options)
+
+
+def through(line: Line, x: np.ndarray) -> np.ndarray:
+  """What a linear layer and a tanh make of images, in NumPy."""
+  return np.tanh(x.reshape(len(x), 4) @ line.dense.kernel.numpy() + line.dense.bias.numpy()
+                 ).reshape(len(x), *line.outputs_shape)
+
+
+def test_the_losses_of_a_step_are_those_of_the_paper(float64):
+  step = made(cycle_weight=7.0, identity_weight=3.0)
+  x, y = IMAGES / 127.5 - 1  # The paper's names: G: X -> Y, F: Y -> X, D_X, D_Y.
+  g, f, d_x, d_y = (lambda z, line=line: through(line, z)
+                    for line in (step.to_b, step.to_a, step.is_a, step.is_b))
+  l1 = lambda p, q: np.abs(p - q).mean()
+  adversarial = ((d_y(g(x)) - 1) ** 2).mean() + ((d_x(f(y)) - 1) ** 2).mean()
+  cycle = l1(f(g(x)), x) + l1(g(f(y)), y)
+  identity = l1(g(y), y) + l1(f(x), x)
+  discriminator = (((d_y(y) - 1) ** 2).mean() + (d_y(g(x)) ** 2).mean()
+                   + ((d_x(x) - 1) ** 2).mean() + (d_x(f(y)) ** 2).mean()) / 2
+  with context.entered(tf.constant(0, tf.int64)):
+    scalars = step({name: {"image": images} for name, images in zip("ab", IMAGES, strict=True)})
+  expected = {"adversarial": adversarial, "cycle": cycle, "identity": identity,
+              "generator": adversarial + 7 * cycle + 3 * identity, "discriminator": discriminator}
+  assert scalars.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(scalars[name], value, rtol=1e-9, err_msg=name)
+  # The pools hold what the generators made before their update.
+  np.testing.assert_allclose(step.pool_b.examples[:5], through(made().to_b, x), rtol=1e-9)
+  np.testing.assert_allclose(step.pool_a.examples[:5], through(made().to_a, y), rtol=1e-9)
+
+
+def configured(*bindings: str) -> None:
+  config.parse([str(ROOT / "configs" / "cyclegan_shapes16.gin")], [*TINY, *bindings])
+
+
+@pytest.mark.slow
+def test_replicas_and_micro_batches_do_not_change_the_training(tmp_path):
+  float64 = ["train.precision = 'float64'", "train.checkpoint_every = 4"]
+  for name, bindings in {"one": [], "two": MIRRORED[2], "parts": ["microbatch.n = 2"]}.items():
+    configured(*float64, *bindings)
+    cyclegan.cyclegan(str(tmp_path / name))
+  losses, ended = ([read(tmp_path / name) for name in ("one", "two", "parts")]
+                   for read in (rows, variables))
+  assert len(losses[0]) == 4
+  for found, end in zip(losses[1:], ended[1:], strict=True):
+    for row, expected in zip(found, losses[0], strict=True):
+      assert row == pytest.approx(expected, rel=1e-9)
+    for name, value in ended[0].items():
+      np.testing.assert_allclose(end[name], value, rtol=1e-8, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("bindings, line", [
+    (["CycleGAN.cycle_weight = -1.0"], "CycleGAN.cycle_weight = -1.0: must not be negative"),
+    (["CycleGAN.pool_size = 0"], "CycleGAN.pool_size = 0: must be at least 1"),
+    (["outlined/Shapes.resolution = 12"], "cyclegan.a has image_shape (8, 8, 3), and cyclegan.b "
+     "(12, 12, 3): they must be the same"),
+    (["outlined/Shapes.size = 9"],
+     "cyclegan.a has size 48, and cyclegan.b 9: they must be the same")])
+def test_settings_that_do_not_go_together_are_refused(bindings, line, monkeypatch):
+  configured(*bindings)
+  monkeypatch.setattr(replicator, "train", lambda make, *_, **__: make())
+  assert refusal(cyclegan.cyclegan, "run") == line
+
+
+def test_no_pair_is_trained_on_and_pairs_are_measured(monkeypatch):
+  given = []
+  monkeypatch.setattr(replicator, "train", lambda make, data, evaluate, workdir: given.append(
+      evaluate))
+  configured()
+  cyclegan.cyclegan("run")
+  configured("cyclegan.paired = False", "outlined/Shapes.size = 20")
+  cyclegan.cyclegan("run")
+  paired, unpaired = given
+  of_a, of_b = (set(source._source._indices[source._indices]) for source in paired.trained)
+  measured_a, measured_b = (source._indices for source in paired.measured)
+  np.testing.assert_array_equal(measured_a, measured_b)
+  assert (len(of_a), len(of_b), len(of_a | of_b | set(measured_a))) == (21, 21, 47)
+  assert [source.size for source in (*unpaired.trained, *unpaired.measured)] == [43, 18, 5, 2]
+
+
+def test_translations_are_compared_with_the_truth_and_read_by_classifiers(monkeypatch, tmp_path):
+  images = np.random.default_rng(1).integers(0, 256, [2, 6, 8, 8, 1]).astype(np.uint8)
+  sources = [InMemoryImages(part, np.arange(6) % 2, ("even", "odd")) for part in images]
+  made = {"ab": images[1] // 2, "aba": images[0], "ba": images[0] // 4, "bab": images[1]}
+
+  class Step:
+    def translate(self, a, b):
+      assert np.array_equal([a, b], images)
+      return {way: tf.constant(value) for way, value in made.items()}
+
+  read = []
+  logits = np.array([[2, 1], [2, 1], [2, 1], [1, 2], [1, 2], [1, 2]])  # 4 of 6 are right.
+
+  def classifier(source, folder):
+    return lambda seen: (read.append((source, folder, seen)), logits)
+  monkeypatch.setattr(cyclegan.small_classifier, "load_or_train", classifier)
+  evaluate = cyclegan.Evaluator(sources, sources, str(tmp_path), paired=True)
+  evaluation = evaluate(Step())
+  psnr = lambda x, y: np.mean(10 * np.log10(255 ** 2 / np.mean(
+      (x.astype(float) - y) ** 2, (1, 2, 3))))
+  assert evaluation.scalars == pytest.approx({
+      "psnr_ab": psnr(made["ab"], images[1]), "psnr_ba": psnr(made["ba"], images[0]),
+      "untranslated_psnr": psnr(*images),
+      **{f"{of}accuracy_{way}": 4 / 6 for of in ("", "untranslated_") for way in ("ab", "ba")}},
+      rel=1e-5)
+  for (source, folder, seen), (wanted, name, shown) in zip(read, [
+      (1, "b", made["ab"]), (1, "b", images[0]), (0, "a", made["ba"]), (0, "a", images[1])],
+      strict=True):
+    assert source is sources[wanted] and folder == str(tmp_path / name)
+    np.testing.assert_array_equal(seen, shown)
+  evaluate.paired = False
+  assert not any("psnr" in name for name in evaluate(Step()).scalars)
