@@ -3,7 +3,7 @@
     python -m experiments.cyclegan --gin_file=cyclegan_shapes16.gin
 
 Zhu et al. 2017 (arXiv:1703.10593): equation 3 with the least squares of section 4, and the identity
-loss of section 5.2. Four networks, and one optimizer for each two of them.
+loss of section 5.2. One optimizer is for both generators, and one for both discriminators.
 """
 
 import os

@@ -32,7 +32,7 @@ def made(**options) -> cyclegan.CycleGAN:
 
 
 def through(line: Line, x: np.ndarray) -> np.ndarray:
-  """What a linear layer and a tanh make of images, in NumPy."""
+  """Images that went through a linear layer and a tanh, in NumPy."""
   return np.tanh(x.reshape(len(x), 4) @ line.dense.kernel.numpy() + line.dense.bias.numpy()
                  ).reshape(len(x), *line.outputs_shape)
 

@@ -17,32 +17,34 @@ from replicator.errors import at_least_one
 class CycleGANGenerator(keras.Model):
   """Translates images: `[n, resolution, resolution, channels] -> [n, ..., channels]`, in [-1, 1].
 
-  In the paper's words with the width k: c7s1-k, d2k, d4k, R4k for each block, u2k, uk, and a 7x7
-  convolution with tanh. The convolutions that keep the size see a border that reflects the image.
+  In the paper's words, with the width k and two halvings: c7s1-k, d2k, d4k, R4k for each block,
+  u2k, uk, and a 7x7 convolution with tanh. The convolutions that keep the size see a border that
+  reflects the image.
 
   Args:
-    resolution: pixels, a multiple of 4.
+    resolution: pixels.
     channels: 1 for gray, 3 for color images.
     width: k; 64 in the paper.
     blocks: residual blocks; 6 in the paper for 128 pixels, 9 for 256.
+    halvings: how often the size is halved in front of the blocks, and doubled behind them.
 
   Raises:
-    UsageError: the resolution is no multiple of 4 or below 8, a number is below 1, or images have
-      another size.
+    UsageError: a number is below 1, so many halvings leave no map of 2x2, or images have another
+      size.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, width: int = 64, blocks: int = 9):
+  def __init__(self, resolution: int, channels: int = 3, width: int = 64, blocks: int = 9,
+               halvings: int = 2):
     super().__init__(autocast=False)
-    at_least_one("CycleGANGenerator", width=width, blocks=blocks)
-    if resolution < 8 or resolution % 4:
-      raise UsageError(f"CycleGANGenerator.resolution = {resolution!r}: write a multiple of 4, at "
-                       "least 8")
+    at_least_one("CycleGANGenerator", width=width, blocks=blocks, halvings=halvings)
+    _check_halvings("CycleGANGenerator.halvings", halvings, resolution)
+    widths = [width * 2 ** i for i in range(halvings + 1)]
     self.image_shape = (resolution, resolution, channels)
     self.trunk = [
         _Reflection(3), *_normalized(_conv(width, 7, padding="valid")),
-        *_normalized(_conv(2 * width, 3, 2)), *_normalized(_conv(4 * width, 3, 2)),
-        *(_Residual(4 * width) for _ in range(blocks)),
-        *_normalized(_up(2 * width)), *_normalized(_up(width)),
+        *(layer for filters in widths[1:] for layer in _normalized(_conv(filters, 3, 2))),
+        *(_Residual(widths[-1]) for _ in range(blocks)),
+        *(layer for filters in widths[-2::-1] for layer in _normalized(_up(filters))),
         _Reflection(3), _conv(channels, 7, padding="valid", use_bias=True)]
     build_chain(self.trunk, (None, *self.image_shape))
     self.built = True
@@ -78,9 +80,7 @@ class PatchDiscriminator(keras.Model):
   def __init__(self, resolution: int, channels: int = 3, width: int = 64, layers: int = 3):
     super().__init__(autocast=False)
     at_least_one("PatchDiscriminator", width=width, layers=layers)
-    if resolution % 2 ** layers or resolution < 2 ** (layers + 1):
-      raise UsageError(f"PatchDiscriminator.layers = {layers!r}: {resolution} pixels cannot be "
-                       "halved so often down to a map of 2x2 or more; write fewer")
+    _check_halvings("PatchDiscriminator.layers", layers, resolution)
     self.image_shape = (resolution, resolution, channels)
     widths = [width * min(2 ** i, 8) for i in range(layers + 1)]
     self.trunk = [_conv(width, 4, 2, use_bias=True), keras.layers.LeakyReLU(0.2)]
@@ -145,6 +145,12 @@ class _Residual(SameShape):
     for layer in self.trunk:
       x = layer(x)
     return inputs + x
+
+
+def _check_halvings(name: str, number: int, resolution: int) -> None:
+  if resolution % 2 ** number or resolution < 2 ** (number + 1):
+    raise UsageError(f"{name} = {number!r}: {resolution} pixels cannot be halved so often down to "
+                     "a map of 2x2 or more; write fewer")
 
 
 def _normalized(convolution: keras.layers.Layer, activation: keras.layers.Layer | None = None

@@ -57,7 +57,8 @@ def test_discriminator_equals_the_plain_one(float64):
 
 @pytest.mark.parametrize("make, line", [
     (lambda: CycleGANGenerator(10),
-     "CycleGANGenerator.resolution = 10: write a multiple of 4, at least 8"),
+     "CycleGANGenerator.halvings = 2: 10 pixels cannot be halved so often down to a map of 2x2 or "
+     "more; write fewer"),
     (lambda: CycleGANGenerator(8, blocks=0), "CycleGANGenerator.blocks = 0: must be at least 1"),
     (lambda: PatchDiscriminator(8, width=2),
      "PatchDiscriminator.layers = 3: 8 pixels cannot be halved so often down to a map of 2x2 or "
