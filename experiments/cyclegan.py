@@ -6,7 +6,6 @@ Zhu et al. 2017 (arXiv:1703.10593): equation 3 with the least squares of section
 loss of section 5.2. One optimizer is for both generators, and one for both discriminators.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +110,6 @@ class CycleGAN(tf.Module):
     def through(network: keras.Model, images: tf.Tensor) -> tf.Tensor:
       images = to_unit_range(images, keras.config.floatx())
       return image_source.to_uint8(network(images, training=False))
-
     with self.optimizers["generators"].averaged_weights():
       ab, ba = through(self.to_b, a), through(self.to_a, b)
       return {"ab": ab, "aba": through(self.to_a, ab), "ba": ba, "bab": through(self.to_b, ba)}
@@ -125,17 +123,23 @@ def _distance(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(tf.abs(x - y))
 
 
+def _psnr(x: np.ndarray, y: np.ndarray) -> float:
+  return float(tf.reduce_mean(tf.image.psnr(x, y, 255)))
+
+
 class Evaluator:
   """Measures translations of images that are not trained on.
 
-  A classifier of the training images of each domain reads what is translated into it, and what is
-  not: `accuracy_ab` and `untranslated_accuracy_ab`. If image i of both sources shows the same,
-  `psnr_ab` compares with the truth, and `untranslated_psnr` is to compare with.
+  If both domains have the same classes, a classifier of the training images of each reads what is
+  translated into it, and what is not: `accuracy_ab` and `untranslated_accuracy_ab`. If image i of
+  both shows the same, `psnr_ab` compares with the truth; beside it is `untranslated_psnr`.
   """
 
   def __init__(self, trained: list[ImageSource], measured: list[ImageSource], folder: str,
                paired: bool):
     self.trained, self.measured, self.folder, self.paired = trained, measured, folder, paired
+    a, b = (source.class_names for source in trained)
+    self.has_classes = a == b and len(a) > 1
 
   def __call__(self, step: CycleGAN) -> replicator.Evaluation:
     """The numbers; and a picture with rows of inputs, translations, truths and what comes back."""
@@ -145,10 +149,11 @@ class Evaluator:
     scalars, rows = {"untranslated_psnr": _psnr(a, b)} if self.paired else {}, []
     for way, images, labels, truth, target in (("ab", a, labels_a, b, self.trained[1]),
                                                ("ba", b, labels_b, a, self.trained[0])):
-      classifier = small_classifier.load_or_train(target, os.path.join(self.folder, way[1]))
-      for name, read_by_it in ("", made[way]), ("untranslated_", images):
-        is_right = classifier(read_by_it)[1].argmax(1) == labels
-        scalars[f"{name}accuracy_{way}"] = float(np.mean(is_right))
+      if self.has_classes:
+        classifier = small_classifier.load_or_train(target, f"{self.folder}/{way[1]}")
+        for name, read_by_it in ("", made[way]), ("untranslated_", images):
+          is_right = classifier(read_by_it)[1].argmax(1) == labels
+          scalars[f"{name}accuracy_{way}"] = float(np.mean(is_right))
       if self.paired:
         scalars[f"psnr_{way}"] = _psnr(made[way], truth)
       rows += [images, made[way], *([truth] if self.paired else []), made[way + way[0]]]
@@ -156,11 +161,6 @@ class Evaluator:
     return replicator.Evaluation(
         scalars, grid.image_grid(np.concatenate([row[shown] for row in rows]), 12),
         f"translations of {count} images of each domain that are not trained on")
-
-
-def _psnr(x: np.ndarray, y: np.ndarray) -> float:
-  """The mean peak signal-to-noise ratio of images uint8 [n, h, w, c] in dB."""
-  return float(tf.reduce_mean(tf.image.psnr(x, y, 255)))
 
 
 @gin.configurable
@@ -174,8 +174,8 @@ def cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
     a: makes the images of one domain.
     b: makes those of the other.
     held_out: the share of each that is measured and never trained on.
-    paired: whether image i of both shows the same, for an exact measure. Then one half of what is
-      left is trained on in domain a and the other half in b, so that no pair is seen.
+    paired: whether image i of both shows the same, for an exact measure. Then the training images
+      of a are one half of the others, and those of b the other half: no pair is trained on.
 
   Raises:
     UsageError: the images of both differ in shape, or in number if they are paired.
@@ -192,7 +192,7 @@ def cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
     half = np.arange(trained[0].size // 2)
     trained = [Subset(trained[0], half), Subset(trained[1], half + len(half))]
   replicator.train(lambda: CycleGAN(both[0].image_shape), Unpaired(a=trained[0], b=trained[1]),
-                   Evaluator(trained, measured, os.path.join(workdir, "classifiers"), paired),
+                   Evaluator(trained, measured, f"{workdir}/classifiers", paired),
                    workdir=workdir)
 
 

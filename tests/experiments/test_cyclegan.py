@@ -139,5 +139,5 @@ def test_translations_are_compared_with_the_truth_and_read_by_classifiers(monkey
       strict=True):
     assert source is sources[wanted] and folder == str(tmp_path / name)
     np.testing.assert_array_equal(seen, shown)
-  evaluate.paired = False
-  assert not any("psnr" in name for name in evaluate(Step()).scalars)
+  others = [InMemoryImages(part, np.zeros(6), ("one class",)) for part in images]
+  assert cyclegan.Evaluator(others, others, str(tmp_path), paired=False)(Step()).scalars == {}
