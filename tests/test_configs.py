@@ -100,7 +100,7 @@ TINY = {
     "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
                "GAN.discriminator_updates = 1"],
     "cyclegan": ["CycleGANGenerator.width = 2", "CycleGANGenerator.blocks = 1",
-                 "PatchDiscriminator.width = 2"],
+                 "PatchDiscriminator.width = 2", "Replicator.jit_compile = False"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
     "r3gan": R3GAN,
     "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",

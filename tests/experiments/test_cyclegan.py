@@ -18,6 +18,7 @@ from tests.programs.refusals import refusal
 IMAGES = np.random.default_rng(0).integers(0, 256, [2, 5, 2, 2, 1]).astype(np.uint8)
 TINY = ["Shapes.resolution = 8", "Shapes.size = 48", "CycleGANGenerator.width = 2",
         "CycleGANGenerator.blocks = 1", "PatchDiscriminator.width = 4", "CycleGAN.pool_size = 5",
+        "Replicator.jit_compile = False",  # XLA takes longer to compile than these steps.
         "train.global_batch_size = 4", "train.steps = 4", "train.log_every = 1",
         "train.eval_every = 0"]
 
