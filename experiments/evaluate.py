@@ -156,11 +156,12 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
   if name == "classifier":
     if source is not None:
       return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
-    if not (_is_run(flags.fake) and (folder_of(flags.fake) / "classifier").exists()):
+    of_run = folder_of(flags.fake) / "classifier" if _is_run(flags.fake) else None
+    if of_run is None or not of_run.exists():
       raise UsageError(f"--features=classifier: is trained on data with a name, such as "
                        f"--real=digits, or is that of a run in --fake, which trained one on its "
                        f"own data; for {flags.real} write --features=efficientnet")
-    return SmallClassifier(None, folder_of(flags.fake) / "classifier")
+    return SmallClassifier(None, of_run)
   path = pathlib.Path(name).expanduser()
   if path.suffix not in (".pth", ".keras"):
     raise UsageError(f"--features={name}: write {', '.join(_FEATURES)}, or a file .pth or .keras."

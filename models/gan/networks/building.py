@@ -26,6 +26,13 @@ def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
   return shape
 
 
+def call_chain(layers: list[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
+  """The output of a chain of layers."""
+  for layer in layers:
+    x = layer(x)
+  return x
+
+
 def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
                     resolution: int) -> _Architecture:
   """The architecture for a resolution, of those that a paper describes.

@@ -8,7 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import SameShape, build_chain, check_images
+from models.gan.networks.building import SameShape, build_chain, call_chain, check_images
 from replicator import UsageError
 from replicator.errors import at_least_one
 
@@ -52,10 +52,7 @@ class CycleGANGenerator(keras.Model):
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Translated images, float32 (float64 under its policy)."""
     check_images("CycleGANGenerator", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x)
-    return tf.tanh(tf.cast(x, self.variable_dtype))
+    return tf.tanh(tf.cast(call_chain(self.trunk, images), self.variable_dtype))
 
 
 @gin.configurable
@@ -94,10 +91,7 @@ class PatchDiscriminator(keras.Model):
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Scores of patches, float32 (float64 under its policy)."""
     check_images("PatchDiscriminator", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x)
-    return tf.cast(x[..., 0], self.variable_dtype)
+    return tf.cast(call_chain(self.trunk, images)[..., 0], self.variable_dtype)
 
 
 class _Reflection(keras.layers.Layer):
@@ -141,10 +135,7 @@ class _Residual(SameShape):
     build_chain(self.trunk, input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    x = inputs
-    for layer in self.trunk:
-      x = layer(x)
-    return inputs + x
+    return inputs + call_chain(self.trunk, inputs)
 
 
 def _check_halvings(name: str, number: int, resolution: int) -> None:

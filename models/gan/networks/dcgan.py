@@ -13,7 +13,13 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  call_chain,
+  check_labels,
+  class_weights,
+)
 from models.gan.networks.discriminator import Discriminator
 from replicator import GlobalBatchNorm, UsageError
 
@@ -62,9 +68,7 @@ class DCGANGenerator(keras.Model):
     check_labels("DCGANGenerator", self.num_classes, labels)
     if self.num_classes:
       z = tf.concat([z, class_weights(labels, self.num_classes, z.dtype)], axis=1)
-    x = self.linear(z)
-    for layer in self.trunk:
-      x = layer(x)
+    x = call_chain(self.trunk, self.linear(z))
     return tf.tanh(tf.cast(x, self.variable_dtype))
 
 

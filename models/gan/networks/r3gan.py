@@ -20,7 +20,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.gan.networks.building import SameShape, build_chain, check_labels, class_weights
+from models.gan.networks.building import (
+  SameShape,
+  build_chain,
+  call_chain,
+  check_labels,
+  class_weights,
+)
 from models.gan.networks.discriminator import Discriminator
 from replicator import UsageError
 
@@ -236,9 +242,7 @@ class R3GANGenerator(keras.Model):
       weights = class_weights(labels, self.num_classes, self.variable_dtype)
       z = tf.concat([z, self.embedding(weights)], axis=1)
     x = self.linear(z)[:, tf.newaxis, tf.newaxis] * self.base
-    for layer in self.trunk:
-      x = layer(x)
-    return tf.cast(self.to_image(x), self.variable_dtype)
+    return tf.cast(self.to_image(call_chain(self.trunk, x)), self.variable_dtype)
 
 
 @gin.configurable

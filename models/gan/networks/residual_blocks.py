@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import build_chain
+from models.gan.networks.building import build_chain, call_chain
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
 
@@ -134,9 +134,7 @@ class DownBlock(keras.layers.Layer):
       self.shortcut.build(input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    x = inputs
-    for layer in self.residual:
-      x = layer(x)
+    x = call_chain(self.residual, inputs)
     shortcut = downsample(inputs) if self.halve else inputs
     x += self.shortcut(shortcut) if self.shortcut else shortcut
     # Separates this sum from the next block's ReLU. TensorFlow's graph optimizer would try to fuse
