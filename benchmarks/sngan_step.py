@@ -6,10 +6,12 @@ One step is one discriminator update and one generator update (batch 64, half wi
 Adam, two threads) of the same networks:
 
   ours     `experiments.sngan` without its encoder: resampling folded into the convolutions
+  xla      the same, compiled by XLA
   keras    `benchmarks.sngan_keras`, plain Keras 3 layers in a tf.function
   pytorch  `benchmarks.sngan_torch`, eager with channels_last, where torch is installed
 
-With --replicas=2 ours is instead compared with itself under XLA (`xla`), both on 2 logical CPUs.
+All compute on the GPU, if TensorFlow and PyTorch see one. With --replicas=2 ours is instead
+compared with itself under XLA alone, both on 2 logical CPUs.
 
 Every contender is a process of its own, so that thread pools do not compete. They take turns of a
 few steps, round after round, so that a slow minute of the machine slows all contenders. The table
@@ -87,7 +89,8 @@ def main(argv: list[str]) -> None:
     take_turns()
     return
   names = (["ours", "xla"] if FLAGS.replicas > 1 else
-           turns.installed({"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch"}))
+           turns.installed({"ours": "tensorflow", "xla": "tensorflow", "keras": "tensorflow",
+                            "pytorch": "torch"}))
   turns.compare("benchmarks.sngan_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.batch_size * FLAGS.steps, unit="examples",
                 title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, "

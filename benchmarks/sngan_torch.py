@@ -7,9 +7,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
+from benchmarks import turns
+
 
 def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:
   """A function that takes one training step and returns the discriminator's loss."""
+  device = turns.torch_device()
   channels_last = {"memory_format": torch.channels_last}
   generator = TorchGenerator(round(256 * width)).to(**channels_last)
   discriminator = TorchDiscriminator(round(128 * width)).to(**channels_last)
@@ -18,7 +21,7 @@ def make_step(batch_size: int, width: float, precision: str) -> Callable[[], flo
   images = torch.empty(batch_size, 3, 32, 32).uniform_(-1, 1).to(**channels_last)
 
   def autocast():
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "mixed_bfloat16")
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "mixed_bfloat16")
 
   def step() -> float:
     with autocast():

@@ -3,16 +3,20 @@
   python -m benchmarks.strategy_equality [--precision=float32] [--steps=20]
 
 Runs the real command of the job under each strategy, in processes of its own, and prints the
-largest relative difference of any logged loss, over all steps and over the first five.
+largest relative difference of any logged loss, over all steps and over the first five. Where there
+is a GPU, it also runs the job on that GPU, and on two halves of it; all other runs use the CPU.
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 from absl import app, flags
+
+from replicator.workdir.run_summary import gpus
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("precision", "float64", "Keras dtype policy.")
@@ -31,18 +35,40 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
                                            ["Replicator.strategy = 'multi_worker_mirrored'"]),
 }
 
+HALVES = """
+from replicator.console import quiet
+quiet.import_tensorflow()
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("GPU")[0], [tf.config.LogicalDeviceConfiguration(6000)] * 2)
+from experiments import sngan
+from replicator import app
+app.run(sngan.sngan)
+"""
+"""Splits a GPU into two devices of 6,000 MiB, as no gin file can, and trains."""
+
+ON_GPU: dict[str, list[str]] = {
+    "one GPU": ["Replicator.strategy = 'one_device'"],
+    "one GPU, XLA": ["Replicator.strategy = 'one_device'", "Replicator.jit_compile = True"],
+    "GPU in halves, mirrored": ["Replicator.strategy = 'mirrored'"],
+    "GPU in halves, mirrored, XLA": ["Replicator.strategy = 'mirrored'",
+                                     "Replicator.jit_compile = True"],
+}
+
 
 def losses(name: str, folder: str) -> list[dict[str, float]]:
   """The rows of `metrics.jsonl` of one run."""
-  launcher, bindings = RUNS[name]
+  launcher, bindings = ([], ON_GPU[name]) if name in ON_GPU else RUNS[name]
+  program = ["-c", HALVES] if "halves" in name else ["-m", "experiments.sngan"]
   workdir = pathlib.Path(folder) / name.replace(" ", "_").replace(",", "")
   settings = [f"train.steps = {FLAGS.steps}", f"train.precision = '{FLAGS.precision}'",
               "train.log_every = 1", "train.eval_every = 0", "train.checkpoint_every = 0",
               *bindings]
-  subprocess.run([*launcher, sys.executable, "-m", "experiments.sngan",
+  subprocess.run([*launcher, sys.executable, *program,
                   "--gin_file=configs/sngan_digits.gin", f"--workdir={workdir}",
                   *(f"--gin_param={setting}" for setting in settings)],
-                 check=True, stdout=subprocess.DEVNULL)
+                 check=True, stdout=subprocess.DEVNULL,
+                 env=os.environ | ({} if name in ON_GPU else {"CUDA_VISIBLE_DEVICES": "-1"}))
   return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -59,7 +85,7 @@ def main(argv: list[str]) -> None:
   print(f"{'':36} {'first 5 steps':>14} {'all steps':>11}")
   with tempfile.TemporaryDirectory() as folder:
     reference = losses("one device", folder)
-    for name in list(RUNS)[1:]:
+    for name in [*list(RUNS)[1:], *(ON_GPU if gpus() else ())]:
       rows = losses(name, folder)
       first, all_steps = difference(reference[:5], rows), difference(reference, rows)
       print(f"{name:36} {first:14.1e} {all_steps:11.1e}", flush=True)

@@ -21,6 +21,7 @@ from typing import Any
 from absl import flags
 
 from benchmarks.usage import family_mib
+from replicator.workdir.run_summary import gpus
 
 _TO_END = 5  # Seconds that a process has to end by itself.
 
@@ -45,6 +46,19 @@ def set_threads() -> None:
     import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(flags.FLAGS.threads)
+
+
+def torch_device() -> str:
+  """Makes PyTorch compute on the GPU, where there is one, with TensorFlow's precision.
+
+  Returns the kind of the device, such as "cuda".
+  """
+  import torch
+  if torch.cuda.is_available():
+    torch.set_default_device("cuda")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+  return torch.get_default_device().type
 
 
 def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:
@@ -100,7 +114,9 @@ class Contender:
         [sys.executable, "-m", program, *sys.argv[1:], *flags, f"--contender={name}"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3",
-                          "no_grpc_proxy": "127.0.0.1"}
+                          "no_grpc_proxy": "127.0.0.1",
+                          # They are on one GPU, if there is one.
+                          "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
         | ({"TF_CONFIG": json.dumps(config)} if config else {})) for config in tf_configs]
 
   def turn(self, request: str = "go") -> float:
@@ -153,7 +169,7 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
   versions = {package: importlib.metadata.version(package)
               for package in ("tensorflow", "keras", "torch", "jax")
               if importlib.util.find_spec(package)}
-  print(f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
+  print(*gpus(), f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
         ", ".join(f"{name} {version}" for name, version in versions.items()))
   with contextlib.ExitStack() as running:
     contenders = [running.enter_context(contextlib.closing(

@@ -11,6 +11,8 @@ from replicator.console import quiet
 
 NUM_DEVICES = 8
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A folder's conftest may import it first.
+# A GPU computes float32 in another precision, and the first process would take all of its memory.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 
 def pytest_configure(config):

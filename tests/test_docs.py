@@ -109,6 +109,8 @@ def flags_of(module: str) -> set[str]:
   """The flags of a program."""
   if module.startswith("benchmarks."):  # Its --help would load every framework.
     source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    if "turns.define_flags" in source:
+      source += (ROOT / "benchmarks/turns.py").read_text()
     return {f"--{name}" for name in re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)}
   if module == "experiments.sweep":
     module = "replicator.sweeps.command"

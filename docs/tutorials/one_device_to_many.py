@@ -3,7 +3,7 @@
 #
 # This page runs the same step on one device, on two replicas of this machine's CPU and in two
 # processes, and reads the configuration for a TPU. A gin file names the strategy; the step does not
-# change. **The library was never run on a GPU or a TPU**: everything here ran on CPUs.
+# change. Everything here ran on CPUs.
 
 # %%
 import os

@@ -5,7 +5,7 @@ that TensorFlow's `variable_partitioner` splits.
 
 Where TF-Replicator's hybrid strategy has groups of replicas, synchronous inside and asynchronous
 between groups, here a group is one worker, with one replica on each of its GPUs, or one on its CPU.
-(Tested with two CPUs in place of a worker's GPUs; not yet run with GPUs.)
+(Tested with two CPUs in place of a worker's GPUs; not yet run with several GPUs.)
 
 Any free worker takes the next step. If a worker dies during a step, the step is run again from its
 start. The log gets exactly one outcome per step, but what the lost attempt had applied stays

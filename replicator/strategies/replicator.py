@@ -217,8 +217,14 @@ class Replicator:
     if self.servers:
       scheduled = self.servers.coordinator.schedule(compiled, args=arguments)
       return parameter_server.RemoteValue(scheduled)
-    with unfused() if self._compiles_parts else contextlib.nullcontext():
+    with unfused() if self._compiles_parts else self._on_its_device():
       return compiled(*arguments)
+
+  def _on_its_device(self) -> contextlib.AbstractContextManager:
+    """Places what XLA compiles whole, which would otherwise run on a GPU if there is one."""
+    if self._compiles_whole and isinstance(self.strategy, tf.distribute.OneDeviceStrategy):
+      return tf.device(self.strategy.extended.worker_devices[0])
+    return contextlib.nullcontext()
 
   def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
     """Runs `step_fn(*arguments)` on every replica as step number `step` (int64 [])."""

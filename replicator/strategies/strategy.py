@@ -152,8 +152,10 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
 
 
 def _cross_device_ops(devices: list[str]) -> tf.distribute.CrossDeviceOps | None:
-  # TensorFlow's default for CPUs is several times slower. For GPUs, its default is NCCL.
-  return tf.distribute.ReductionToOneDevice() if "cpu" in devices[0] else None
+  # TensorFlow's default for CPUs is several times slower. For GPUs, its default is NCCL, which
+  # refuses logical devices that share a GPU.
+  shared = "cpu" in devices[0] or len(devices) > len(tf.config.list_physical_devices("GPU"))
+  return tf.distribute.ReductionToOneDevice() if shared else None
 
 
 def _tpu(name: str | None) -> tf.distribute.Strategy:

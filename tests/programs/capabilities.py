@@ -132,7 +132,7 @@ network with each layer and feature for {STEPS} steps; `tests/test_capabilities.
 - **runs**: each step runs on one replica with the whole batch, and steps overtake each other; its
   losses are finite.
 - **refused**: it ends before the first step, with an error of one line that has the remedy.
-- **never run**: there was no TPU to try. No GPU either: the others ran on CPUs only.
+- **never run**: there was no TPU to try. The others ran on CPUs.
 """
 
 

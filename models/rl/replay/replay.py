@@ -86,7 +86,8 @@ class Replay(tf.Module):
     self.observation = _variable([total, *observation_shape], tf.as_dtype(observation_dtype))
     self.action = _variable([total, action_size], tf.float32)
     self.reward = _variable([total], tf.float32)
-    self.flag = _variable([total], tf.int32)  # TensorFlow has no uint8 variables in two processes.
+    # TensorFlow has no uint8 variables in two processes, and no int32 variables on GPUs.
+    self.flag = _variable([total], tf.int64)
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable = _variable([], tf.int64)

@@ -56,7 +56,7 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
   for name, shape, dtype in (
       ("stream", (m,), "int32"), ("observation", (m, *observation_shape), observation_dtype),
       ("action", (m, action_size), "float32"), ("reward", (m,), "float32"),
-      ("flag", (m,), "int32")):
+      ("flag", (m,), "int64")):
     given = np.asarray(getattr(timesteps, name))
     if given.shape != shape or not np.can_cast(given.dtype, dtype, "same_kind"):
       raise UsageError(f"Replay.insert: {name} is {given.dtype.name} {list(given.shape)}; the "

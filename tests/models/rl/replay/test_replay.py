@@ -157,7 +157,7 @@ def test_the_end_of_an_episode_may_have_any_action_and_reward():
     ({"stream": np.array([0, -1])}, "stream holds -1 to 0"),
     ({"stream": np.array([0.0, 1.0])}, r"stream is float64 \[2\]; the replay stores int32 \[2\]"),
     ({"flag": np.array([0, 3])}, "flag holds 0 to 3; must be from 0 to 2"),
-    ({"flag": np.array([0])}, r"flag is int64 \[1\]; the replay stores int32 \[2\]"),
+    ({"flag": np.array([0])}, r"flag is int64 \[1\]; the replay stores int64 \[2\]"),
     ({"observation": np.zeros([2, 3])}, r"observation is float64 \[2, 3\]; the replay stores"),
     ({"action": np.zeros([2])}, r"action is float64 \[2\]; the replay stores float32 \[2, 1\]"),
     ({"reward": np.array([1j, 0])}, r"reward is complex128 \[2\]; the replay stores float32 \[2\]"),
