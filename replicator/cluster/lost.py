@@ -14,7 +14,30 @@ Cluster = Mapping[str, Sequence[str]]  # The addresses "host:port" of each job.
 NEWS = "the others lost "
 """So begins what a process tells the others before it ends, with the name of the first one."""
 
+TWICE = "with a different incarnation"
+"""TensorFlow's words for a process whose number another one had before."""
+
+_SHUT_OUT = "Agent must be in CONNECTED state"  # TensorFlow's words; it does not say why.
+
 _TASK = re.compile(r"/job:(\w+)/(?:replica:0/)?task:(\d+)")
+
+
+def failure(message: str, cluster: Cluster) -> tuple[str, str] | None:
+  """What a process that lost another one says as it ends, and what it tells the others; or None.
+
+  `message` is TensorFlow's.
+  """
+  if _SHUT_OUT in message:
+    return ("another process has ended, or two have the same number, as their logs say; start each "
+            "process of the run once, all of them again", "")
+  who = lost_process(message, cluster)
+  if who is None:
+    return None
+  if TWICE in message:
+    return (f"{who} was started twice; start each process of the run once, all of them again, to "
+            "resume from the last checkpoint", f"{NEWS}{who} {TWICE}")
+  return (f"{who} does not answer; start all processes again to resume from the last checkpoint",
+          f"{NEWS}{who}")
 
 
 def lost_process(message: str, cluster: Cluster) -> str | None:
@@ -24,8 +47,9 @@ def lost_process(message: str, cluster: Cluster) -> str | None:
   heartbeats.
   """
   _, aborted, reason = message.partition("Collective ops is aborted by: ")
-  if not aborted:
+  if not aborted and TWICE not in message:
     return None
+  reason = reason or message
   if told := re.search(re.escape(NEWS) + r"(\w+ \d+ \(.+?\))", reason):
     return told[1]
   if found := _TASK.search(reason):

@@ -11,7 +11,7 @@ import tree
 from replicator.cluster import lost, tf_config
 from replicator.collectives import collectives
 from replicator.console.error_line import located
-from replicator.errors import UsageError
+from replicator.errors import RunFailed, UsageError, chain_of
 from replicator.internals.keras_internals import errors_unchanged
 from replicator.internals.tensorflow_internals import tell_others, unfused
 from replicator.optimizers.wrap import check_owners
@@ -280,13 +280,19 @@ class Replicator:
   def _cluster(self) -> dict[str, list[str]]:
     return self.strategy.cluster_resolver.cluster_spec().as_dict()
 
-  def lost_process(self, error: BaseException) -> str | None:
-    """The worker whose loss caused an error, such as `worker 1 (n2:2222)`, or None."""
-    if self.name != "multi_worker_mirrored" or not isinstance(error, tf.errors.OpError):
-      return None
-    if who := lost.lost_process(str(error), self._cluster):
-      tell_others(f"{lost.NEWS}{who}")  # Else they would name this process, which ends, too.
-    return who
+  @contextlib.contextmanager
+  def lost_workers_named(self) -> Iterator[None]:
+    """Raises RunFailed with the name of the worker whose loss caused an error in the body."""
+    try:
+      yield
+    except Exception as error:
+      cause = chain_of(error)[-1]
+      if self.name == "multi_worker_mirrored" and isinstance(cause, tf.errors.OpError) and (
+          said := lost.failure(str(cause), self._cluster)):
+        message, news = said
+        tell_others(news)  # Else they would name this process, which ends, too.
+        raise RunFailed(message) from error
+      raise
 
   def check_workers_agree(self) -> None:
     """Compares the collectives of the step that was traced last with those of other workers.

@@ -13,7 +13,7 @@ import tensorflow as tf
 from replicator.cluster import lost, tf_config
 from replicator.console import start
 from replicator.console.formatting import labeled
-from replicator.errors import UsageError, at_least_one, nearest
+from replicator.errors import RunFailed, UsageError, at_least_one, nearest
 from replicator.internals.tensorflow_internals import has_started, set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
@@ -93,6 +93,13 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
     raise UsageError(f"TF_CONFIG: {error}") from error
   except tf.errors.DeadlineExceededError as error:
     raise lost.late(lost.first(config["cluster"]), join_timeout) from error
+  except tf.errors.UnavailableError as error:  # It listened when this process came.
+    raise RunFailed(f"{lost.first(config['cluster'])} has ended; its log says why; start all "
+                    "processes of the run again") from error
+  except tf.errors.InternalError as error:
+    if said := lost.failure(str(error), config["cluster"]):
+      raise RunFailed(said[0]) from error
+    raise
   except tf.errors.UnknownError as error:
     if "Could not start gRPC server" not in str(error):
       raise

@@ -110,8 +110,7 @@ class Loop:
 
     Raises:
       Preempted: a signal asked the run to stop; its state is saved.
-      RunFailed: a step diverged, another worker does not answer, or the workdir cannot be written
-        any more.
+      RunFailed: a step diverged, or the workdir cannot be written any more.
     """
     start.end()  # The progress is shown from here on.
     with self._watch, self._chief, StopSignal(self._say_stopping) as stop:
@@ -129,9 +128,6 @@ class Loop:
           raise RunFailed(f"{self._workdir}: cannot be written any more ({fault}); the checkpoints "
                           "are as they were") from error
         self._chief.finish(error)
-        if lost := self._training.replicator.lost_process(cause):
-          raise RunFailed(f"{lost} does not answer; start all processes again to resume from the "
-                          "last checkpoint") from error
         raise
       finally:
         self._stream.close()

@@ -94,7 +94,8 @@ def train(make_step: Callable[[], Callable],
   Raises:
     UsageError: a setting cannot work; the message says which one, and what to write.
     Preempted: SIGTERM or SIGINT arrived; the state is saved.
-    RunFailed: a step diverged, or the workdir cannot be written any more.
+    RunFailed: a step diverged, another worker does not answer, or the workdir cannot be written any
+      more.
   """
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
@@ -104,7 +105,8 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
-  warnings = agreement.check(replicator.worker_id, replicator.num_pipelines)
+  with replicator.lost_workers_named():
+    warnings = agreement.check(replicator.worker_id, replicator.num_pipelines)
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(
@@ -118,7 +120,8 @@ def train(make_step: Callable[[], Callable],
   step_context.run.global_batch_size = global_batch_size
   step_context.run.num_input_pipelines = replicator.num_pipelines
   with (operative.calls_of_one_run("replicator.train"), preemption.sigterm_held() as release,
-        remote.local(workdir, replicator.worker_id == 0) as place):
+        remote.local(workdir, replicator.worker_id == 0) as place,
+        replicator.lost_workers_named()):
     with replicator.scope():
       step = make_step()
     _check_arguments(step, inputs is not None)

@@ -15,6 +15,8 @@ BROKEN = (ABORTED + "recvmsg:Connection reset by peer\n"
           "while calling /tensorflow.WorkerService/RecvBuf:\n")
 NO_HEARTBEAT = (ABORTED + "Error reported from /job:worker/task:2: The following tasks are "
                 "unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:2\n")
+TWICE = (ABORTED + "Error reported from /job:worker/task:1: /job:worker/replica:0/task:1 "
+         "unexpectedly tried to connect with a different incarnation. It has likely restarted")
 NO_LEADER = ABORTED + "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat\n"
 
 
@@ -27,9 +29,14 @@ def test_the_lost_process_is_named():
       # From a process that had lost another one.
       (f"{ABORTED}Error reported from /job:worker/task:2: {lost.NEWS}worker 1 (n2:2) [type]",
        "worker 1 (n2:2)"),
-      (own + "Incompatible shapes", None), (f"{ABORTED}Shape mismatch", None)):
+      (own + TWICE, "worker 1 (n2:2)"), (own + "Incompatible shapes", None),
+      (f"{ABORTED}Shape mismatch", None)):
     assert lost.lost_process(message, CLUSTER) == name, message
   assert lost.lost_process(NO_LEADER, {"chief": ["n0:1"], **CLUSTER}) == "chief 0 (n0:1)"
+  said, news = lost.failure(TWICE, CLUSTER)
+  assert said.startswith("worker 1 (n2:2) was started twice; start each process of the run once")
+  assert lost.failure(f"{ABORTED}Error reported from /job:worker/task:0: {news}", CLUSTER) == (
+      said, news)
 
 
 def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():

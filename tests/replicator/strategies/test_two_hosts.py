@@ -1,9 +1,10 @@
-"""Two hosts with a network between them: network namespaces with a veth pair, which needs root."""
+"""Hosts with a network between them: network namespaces with veth pairs, which needs root."""
 
 import contextlib
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -11,9 +12,11 @@ from tests.programs.logs import rows
 from tests.programs.processes import launched
 from tests.programs.workers import SETTINGS, ended, has_logged, running
 
-NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2))  # Other test processes have theirs.
-ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2222")
+NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
+ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2223")
+FAR = ("10.78.0.1:2222", "10.78.0.2:2223")  # The same two, each far from the other.
 PREFIXES = [["ip", "netns", "exec", name] for name in NAMES]
+ONE_WAY = 0.005  # Seconds.
 SNGAN = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
 
 
@@ -26,25 +29,46 @@ def hosts():
   if os.geteuid() != 0 or shutil.which("ip") is None:
     pytest.skip("only root can make network namespaces, with iproute2")
   with contextlib.ExitStack() as stack:
-    try:
+    try:  # The third host has a link to the first one.
       for name in NAMES:
         ip(f"netns add {name}")
         stack.callback(ip, f"netns delete {name}")
-      ip(f"link add link1 netns {NAMES[0]} type veth peer name link2 netns {NAMES[1]}")
-      for index, name in enumerate(NAMES, 1):
-        ip(f"-n {name} address add 10.77.0.{index}/24 dev link{index}")
-        ip(f"-n {name} link set link{index} up")
         ip(f"-n {name} link set lo up")
+      for network, other in (("10.77", 1), ("10.79", 2)):
+        link, there = f"link{other}", f"link{other + 1}0"
+        ip(f"link add {link} netns {NAMES[0]} type veth peer name {there} netns {NAMES[other]}")
+        for name, end, host in ((NAMES[0], link, 1), (NAMES[other], there, 2)):
+          ip(f"-n {name} address add {network}.0.{host}/24 dev {end}")
+          ip(f"-n {name} link set {end} up")
+      ip(f"-n {NAMES[2]} route add 10.77.0.0/24 via 10.79.0.1")
     except subprocess.CalledProcessError as error:
       pytest.skip(f"no network namespaces on this machine: {error.stderr!r}")
     yield
 
 
+@contextlib.contextmanager
+def far_apart():
+  """Each host has both addresses of FAR: the other's is that of a proxy, which passes on late."""
+  proxies = []
+  for name in NAMES[:2]:
+    for address in FAR:
+      ip(f"-n {name} address add {address.partition(':')[0]}/32 dev lo")
+  for prefix, at, to in ((PREFIXES[0], FAR[1], ADDRESSES[1]), (PREFIXES[1], FAR[0], ADDRESSES[0])):
+    proxies.append(subprocess.Popen([*prefix, sys.executable, "-m", "tests.programs.delaying_proxy",
+                                     at, to, str(ONE_WAY)]))
+  try:
+    yield
+  finally:
+    for proxy in proxies:
+      proxy.kill()
+      proxy.wait()
+
+
 @pytest.mark.slow
-def test_they_train_as_one_process_does(hosts, tmp_path):
+def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
   command = ["experiments.sngan", "--gin_file=configs/sngan_digits.gin"]
-  with running(tmp_path / "two", SNGAN, SNGAN, addresses=ADDRESSES, prefixes=PREFIXES,
-               command=command) as workers:
+  with far_apart(), running(tmp_path / "two", SNGAN, SNGAN, addresses=FAR, prefixes=PREFIXES,
+                            command=command) as workers:
     for worker in workers:
       assert ended(worker, 0) == []
   launched(["--workers=1"], *command, f"--workdir={tmp_path}/one", bindings=[*SNGAN, *SETTINGS])
@@ -76,3 +100,17 @@ def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_
     for worker in workers:
       assert ended(worker, 0) == []
   assert [row["step"] for row in rows(tmp_path)] == list(range(1, steps + 1))
+
+
+@pytest.mark.slow
+def test_a_second_worker_of_a_number_on_another_host_ends_all(hosts, tmp_path):
+  each = ["train.global_batch_size = 4", "train.steps = 10_000_000",
+          "Replicator.join_timeout = 5.0"]
+  with running(tmp_path, each, each, addresses=ADDRESSES, prefixes=PREFIXES) as (first, second):
+    has_logged(tmp_path, 5)
+    with running(tmp_path, None, each, addresses=ADDRESSES, prefixes=PREFIXES[1:]) as (third,):
+      for worker in (first, second):
+        assert ended(worker, 1) == [
+            f"error: worker 1 ({ADDRESSES[1]}) was started twice; start each process of the run "
+            "once, all of them again, to resume from the last checkpoint"]
+      assert ended(third, 1)[0].startswith(f"error: worker 0 ({ADDRESSES[0]})")
