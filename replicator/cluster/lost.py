@@ -23,18 +23,18 @@ _TASK = re.compile(r"/job:(\w+)/(?:replica:0/)?task:(\d+)")
 
 
 def failure(message: str, cluster: Cluster) -> tuple[str, str] | None:
-  """What a process that lost another one says as it ends, and what it tells the others; or None.
+  """The last words of a process that lost another one, and its words to the others; or None.
 
   `message` is TensorFlow's.
   """
   if _SHUT_OUT in message:
     return ("another process has ended, or two have the same number, as their logs say; start each "
-            "process of the run once, all of them again", "")
+            "process of the run once, and all again", "")
   who = lost_process(message, cluster)
   if who is None:
     return None
   if TWICE in message:
-    return (f"{who} was started twice; start each process of the run once, all of them again, to "
+    return (f"{who} was started twice; start each process of the run once, and all again, to "
             "resume from the last checkpoint", f"{NEWS}{who} {TWICE}")
   return (f"{who} does not answer; start all processes again to resume from the last checkpoint",
           f"{NEWS}{who}")

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gin
+
 from replicator.cluster import kubernetes, slurm
 from replicator.cluster.processes import Processes
 from replicator.errors import UsageError, nearest
@@ -59,6 +61,31 @@ def are_several(environment: Mapping[str, str]) -> bool:
     if processes := found(environment):
       return len(processes.addresses) > 1
   return bool(environment.get("TF_CONFIG"))
+
+
+@gin.configurable(module="replicator", denylist=["environment"])
+def per_worker(path: str = gin.REQUIRED, environment: Mapping[str, str] = os.environ) -> str:
+  """A path with the number of this worker, from 0, in place of `{worker}`.
+
+  It is for data of which each worker has a copy in a folder of its own:
+
+      ImageFolder.path = @per_worker()
+      per_worker.path = '/disks/{worker}/images'
+
+  Raises:
+    UsageError: the path has no `{worker}`.
+  """
+  if "{worker}" not in path:
+    raise UsageError(f"per_worker.path = '{path}': has no {{worker}} to replace; write the path "
+                     "without @per_worker()")
+  number = 0
+  if processes := found(environment):
+    number = processes.rank
+  elif environment.get("TF_CONFIG"):
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # Others report a mistake.
+      config = json.loads(environment["TF_CONFIG"])
+      number = worker_number(config["cluster"], config["task"]["type"], config["task"]["index"])
+  return path.replace("{worker}", str(number))
 
 
 def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[str, Any], str]:

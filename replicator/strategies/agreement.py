@@ -1,4 +1,4 @@
-"""Whether the processes of a run have one configuration, the same versions, and the same time."""
+"""Whether the processes of a run have one configuration, the same versions, data and time."""
 
 import itertools
 import json
@@ -17,18 +17,21 @@ MAX_SECONDS = 30.0
 _meetings = itertools.count()
 
 
-def check(worker: int, workers: int) -> list[str]:
+def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
   """Compares what this worker was started with to what the others were, before they train.
 
-  All workers must call it. Returns warnings: the clocks of two hosts may differ.
+  All workers must call it, with the number of examples that they see, if that is known. Returns
+  warnings: the clocks of two hosts may differ.
 
   Raises:
-    UsageError: a setting or the version of a package differs; all workers get the same line.
+    UsageError: a setting, the version of a package or the number of examples differs; all workers
+      get the same line.
   """
   if workers == 1:
     return []
   meeting = next(_meetings)
-  mine = {"versions": versions(), "config": gin.config_str(max_line_length=10 ** 6)}
+  mine = {"versions": versions(), "config": gin.config_str(max_line_length=10 ** 6),
+          "examples": examples}
   tensorflow_internals.meet(f"replicator/start/{meeting}")
   mine["time"] = time.time()
   all_ = [json.loads(text) for text in tensorflow_internals.exchange(
@@ -44,6 +47,10 @@ def check(worker: int, workers: int) -> list[str]:
       raise UsageError(
           f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
           f"{number}; start all processes with the same configuration and versions")
+    if other["examples"] != first["examples"]:
+      raise UsageError(
+          f"the data has {first['examples']} examples on worker 0, and {other['examples']} on "
+          f"worker {number}; each worker must see all files, and the same ones")
   apart = max(each["time"] for each in all_) - min(each["time"] for each in all_)
   if apart <= MAX_SECONDS:
     return []

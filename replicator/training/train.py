@@ -105,8 +105,9 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
+  examples = inputs.size if isinstance(inputs, inputs_lib.ExampleSource) else None
   with replicator.lost_workers_named():
-    warnings = agreement.check(replicator.worker_id, replicator.num_pipelines)
+    warnings = agreement.check(replicator.worker_id, replicator.num_pipelines, examples)
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(

@@ -30,7 +30,7 @@ async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, de
 
 
 async def serve(at: str, to: str, delay: float) -> None:
-  """Serves every connection for ever."""
+  """Serves every connection until this process ends."""
 
   async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from replicator.cluster import tf_config
+from replicator.errors import UsageError
 from tests.programs.refusals import refusal
 
 WORKERS = {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]}
@@ -142,3 +143,12 @@ def test_no_proxy_stands_between_the_processes(monkeypatch):
       monkeypatch.setenv(name, value)
     tf_config.make("multi_worker_mirrored")
     assert os.environ["no_grpc_proxy"] == direct  # noqa: SIM112
+
+
+def test_each_worker_has_a_path_of_its_own():
+  for environment, number in (
+      ({}, 0), ({"TF_CONFIG": "no JSON"}, 0),
+      ({"TF_CONFIG": json.dumps(config({"worker": ["n1:1", "n2:1"]}, "worker", 1))}, 1)):
+    assert tf_config.per_worker("/disks/{worker}/images", environment) == f"/disks/{number}/images"
+  with pytest.raises(UsageError, match=r"per_worker.path = '/data': has no \{worker\} to replace"):
+    tf_config.per_worker("/data", {})

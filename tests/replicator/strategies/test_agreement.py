@@ -42,6 +42,12 @@ def test_a_difference_is_named(other, key, change, message):
   assert str(raised.value).endswith("start all processes with the same configuration and versions")
 
 
+def test_data_of_another_size_is_refused(other):
+  other["examples"] = lambda count: count - 1
+  with pytest.raises(UsageError, match="the data has 8 examples on worker 0, and 7 on worker 1"):
+    agreement.check(0, 2, 8)
+
+
 def test_clocks_that_are_apart_are_a_warning(other):
   other["time"] = lambda seconds: seconds + 29.0
   assert agreement.check(0, 2) == []

@@ -112,5 +112,5 @@ def test_a_second_worker_of_a_number_on_another_host_ends_all(hosts, tmp_path):
       for worker in (first, second):
         assert ended(worker, 1) == [
             f"error: worker 1 ({ADDRESSES[1]}) was started twice; start each process of the run "
-            "once, all of them again, to resume from the last checkpoint"]
+            "once, and all again, to resume from the last checkpoint"]
       assert ended(third, 1)[0].startswith(f"error: worker 0 ({ADDRESSES[0]})")
