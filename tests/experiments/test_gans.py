@@ -76,7 +76,7 @@ def test_two_processes_do_not_change_the_training(one, tmp_path):
 
 @pytest.mark.slow
 def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
-  launch(tmp_path, "sngan", "train.steps = 20", "train.log_every = 5",
+  launch(tmp_path, "gan", "train.steps = 20", "train.log_every = 5",
          "Replicator.strategy = 'parameter_server'", processes=("--workers=2", "--ps=1"))
   assert json.loads((tmp_path / "run.json").read_text())["num_workers"] == 2
   losses = logged(tmp_path)
