@@ -106,7 +106,7 @@ def train(*engine, n: int = 1, steps: int = 2, attention: bool = False, **option
 
 @functools.cache
 def on_one_device(attention: bool = False) -> list[np.ndarray]:
-  """What `train` returns in float64."""
+  """The training in float64 that others are compared with, as `train` returns it."""
   return train(attention=attention)
 
 
