@@ -87,8 +87,8 @@ def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
 def test_float32_agrees_over_the_first_steps(tmp_path):
   # Later, GAN dynamics amplify the rounding errors, so equality is proved in float64.
   with eagerly():
-    expected = train(tmp_path / "one", "sngan", "train.steps = 5")
-  found = train(tmp_path / "two", "sngan", "train.steps = 5", *MIRRORED[2])
+    expected = train(tmp_path / "one", "gan", "train.steps = 5")
+  found = train(tmp_path / "two", "gan", "train.steps = 5", *MIRRORED[2])
   np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
