@@ -25,6 +25,7 @@ from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
 from tests.experiments.tiny_gans import GANS
+from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
@@ -121,6 +122,15 @@ def make_folders(root: pathlib.Path) -> None:
              labels=np.arange(4))
 
 
+@pytest.fixture
+def not_compiled():
+  """Steps are not compiled, which takes much longer than one step; tests/experiments compiles them.
+  """
+  with eagerly():
+    yield
+
+
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("path", slow_but(paths=RUNS))
 def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -140,6 +150,7 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   assert np.isfinite([losses[name] for name in ("discriminator", "generator")]).all()
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("path", slow_but(paths=CLASSIFIERS))
 def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -153,6 +164,7 @@ def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
   assert first["eval/loss"] != last["eval/loss"]
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("path", slow_but(paths=SELF_SUPERVISED))
 def test_self_supervision_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -118,8 +118,8 @@ def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_pat
 
 @pytest.mark.slow
 def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resume(tmp_path):
-  for steps in (10, 20):
-    launch(tmp_path, ["--workers=2", "--ps=1"], *PRIORITIZED,
+  for workers, steps in ((1, 10), (2, 20)):
+    launch(tmp_path, [f"--workers={workers}", "--ps=1"], *PRIORITIZED,
            "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}")
   rows = logs.rows(tmp_path)
   assert rows[-1]["step"] == 20

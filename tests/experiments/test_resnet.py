@@ -15,6 +15,7 @@ from replicator.checkpoints import checkpoint
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.distributed_evaluation import Dealer
+from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT, launched
 from tests.programs.refusals import refusal
@@ -57,7 +58,8 @@ MIRRORED = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory) -> pathlib.Path:
   workdir = tmp_path_factory.mktemp("one")
-  train(workdir, *EVERYTHING)
+  with eagerly():  # To compile it would take longer than its few steps.
+    train(workdir, *EVERYTHING)
   return workdir
 
 

@@ -20,19 +20,18 @@ pytestmark = pytest.mark.slow
 
 HANG_SECONDS = 600
 SETTINGS = [
-    "train.log_every = 10", "train.eval_every = 30",
-    "train.checkpoint_every = 4", "train.global_batch_size = 16", "SNGAN.latent_dim = 8",
-    "SNGANGenerator.width = 0.125", "SNGANDiscriminator.width = 0.125", "Encoder.width = 0.125",
+    "train.log_every = 10", "train.eval_every = 60", "train.checkpoint_every = 4",
+    "train.global_batch_size = 16", "DCGANGenerator.width = 8", "DCGANDiscriminator.width = 8",
     "SampleQuality.num_samples = 100"]
-ONE_DEVICE = ["train.steps = 90"]
-TWO_PROCESSES = ["train.steps = 60", "Replicator.strategy = 'multi_worker_mirrored'"]
+ONE_DEVICE = ["train.steps = 240"]
+TWO_PROCESSES = ["train.steps = 180", "Replicator.strategy = 'multi_worker_mirrored'"]
 LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
 
 
 def command(workdir: pathlib.Path, bindings: list[str]) -> list[str]:
   launcher = LAUNCH if bindings == TWO_PROCESSES else []
-  return [*launcher, sys.executable, "-m", "experiments.sngan",
-          "--gin_file=configs/sngan_digits.gin", f"--workdir={workdir}",
+  return [*launcher, sys.executable, "-m", "experiments.gan",
+          "--gin_file=configs/dcgan_digits.gin", f"--workdir={workdir}",
           *(f"--gin_param={setting}" for setting in [*SETTINGS, *bindings])]
 
 

@@ -218,7 +218,7 @@ def test_a_run_is_trained_and_sampled_by_command(tmp_path):
   few = {**NARROW_SNGAN, "train.steps": 2, "train.eval_every": 0, "train.checkpoint_every": 2,
          "Replicator.strategy": "mirrored", "Replicator.logical_cpus": 2}
   for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
-                 f"--workdir={tmp_path / 'run'}"],
+                 f"--workdir={tmp_path / 'run'}", "--eager"],  # To compile it takes longer.
                 ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
     done = python("-m", *words)
     assert done.stderr == ""

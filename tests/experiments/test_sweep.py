@@ -15,16 +15,16 @@ from tests.programs.processes import ROOT, python
 
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
 
-# The digits run, made so small that to start it takes longer than to train.
+# A run on digits, made so small that to start it takes longer than to train.
 SMALL = """
-sweep.experiment = 'experiments.sngan'
-sweep.gin_files = ['configs/sngan_digits.gin']
+sweep.experiment = 'experiments.gan'
+sweep.gin_files = ['configs/dcgan_digits.gin']
 sweep.params = [
     'train.steps = 20', 'train.global_batch_size = 16', 'train.log_every = 5',
     'train.eval_every = 0', 'train.checkpoint_every = 5',
-    'SNGANGenerator.width = 0.125', 'SNGANDiscriminator.width = 0.125', 'Encoder.width = 0.125']
-sweep.metric = 'encoder'
-sweep.grid = {'SNGAN.latent_dim': [8]}
+    'DCGANGenerator.width = 8', 'DCGANDiscriminator.width = 8']
+sweep.metric = 'generator'
+sweep.grid = {'GAN.latent_dim': [8]}
 sweep.seeds = [1]
 """
 

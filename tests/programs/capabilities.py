@@ -99,9 +99,10 @@ def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outco
     return {"refused": re.sub(place, "", first_line(error))}
 
 
-def references() -> dict[str, Outcome]:
-  """The outcomes of every step on one device, without the features' settings."""
-  return {name: outcome(feature, "one_device", ()) for name, feature in FEATURES.items()}
+def references(on_one_device: dict[str, Outcome]) -> dict[str, Outcome]:
+  """The outcomes of every step on one device, without the features' settings, if they have any."""
+  return {name: outcome(feature, "one_device", ()) if feature.bindings else on_one_device[name]
+          for name, feature in FEATURES.items()}
 
 
 def outcomes(strategy: str) -> dict[str, Outcome]:
@@ -170,7 +171,7 @@ def page() -> str:
   strategies.make("mirrored", 4, None, 2)  # Splits the CPU into devices.
   by_strategy = {name: cluster_outcomes(name) if name in CLUSTERS else outcomes(name)
                  for name in REPLICAS}
-  return table(by_strategy, references())
+  return table(by_strategy, references(by_strategy["one_device"]))
 
 
 if __name__ == "__main__":

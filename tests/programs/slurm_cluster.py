@@ -15,7 +15,7 @@ HOSTS = pathlib.Path("/etc/hosts")
 NAMES = "127.0.0.1 replica1 replica2\n"
 PACKAGES = ("slurmctld", "slurmd", "slurm-client")  # Of Debian and Ubuntu.
 # The nodes are daemons of one machine, without systemd and cgroups. A job of the partition 'high'
-# preempts those of 'low'.
+# preempts those of 'low'. The scheduler looks for a place each two seconds, not each minute.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
@@ -31,6 +31,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=2,bf_interval=2
 ReturnToService=2
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n

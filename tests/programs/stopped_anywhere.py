@@ -7,6 +7,7 @@ At its `MOMENT`, each worker whose number is in `ASKED` sends itself SIGTERM twi
 """
 
 import atexit
+import itertools
 import json
 import os
 import pathlib
@@ -14,6 +15,8 @@ import signal
 
 from replicator import Evaluation, app, atomic, train
 from tests.programs import fragile
+
+calls = itertools.count()
 
 
 def reach(moment: str) -> None:
@@ -35,7 +38,7 @@ def evaluate(step: fragile.Fragile) -> Evaluation:
 
 
 def before_call(step: fragile.Fragile, number: int) -> None:
-  if number == 2:
+  if next(calls) == 2:
     reach("stepping")
 
 

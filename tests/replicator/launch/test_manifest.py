@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from replicator import launch
+from replicator.app import config
 from replicator.launch import __main__
+from tests.programs import two_networks
 from tests.programs.logs import rows
-from tests.programs.processes import ROOT, SECONDS, launched
+from tests.programs.processes import ROOT, SECONDS
 
 COMMAND = ["python", "-m", "experiments.sngan", "--workdir=/work/run"]
 
@@ -90,14 +92,10 @@ def test_what_cannot_be_written_is_refused_in_one_line(
 def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
   settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
               "train.eval_every = 0", "train.precision = 'float64'"]
-
-  def command(workdir: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
-            f"--workdir={tmp_path / workdir}",
-            *(f"--gin_param={each}" for each in [*settings, *more])]
-
-  manifest = written(
-      tmp_path, command=command("two", "Replicator.strategy = 'multi_worker_mirrored'"))
+  manifest = written(tmp_path, command=[
+      sys.executable, "-m", "tests.programs.two_networks", f"--workdir={tmp_path / 'two'}",
+      *(f"--gin_param={each}" for each in [
+          *settings, "Replicator.strategy = 'multi_worker_mirrored'"])])
   job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
   container = job["template"]["spec"]["containers"][0]
   environment = {each["name"]: each["value"] for each in container["env"]}
@@ -112,6 +110,7 @@ def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_pa
   for pod in pods:
     output, _ = pod.communicate(timeout=SECONDS)
     assert pod.returncode == 0, output
-  launched(["--workers=1"], *command("one")[2:])
+  config.parse([], settings)
+  two_networks.two_networks(str(tmp_path / "one"))
   for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
     assert row == pytest.approx(wanted, rel=1e-9)

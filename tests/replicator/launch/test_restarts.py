@@ -95,8 +95,8 @@ def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
       [sys.executable, "-m", "replicator.launch", "--workers=2", *options, "--",
        sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
        *(f"--gin_param={binding}" for binding in (
-           "Replicator.strategy = 'multi_worker_mirrored'", "train.steps = 400",
-           "train.log_every = 30", "train.checkpoint_every = 40", "train.eval_every = 0",
+           "Replicator.strategy = 'multi_worker_mirrored'", "train.steps = 200",
+           "train.log_every = 15", "train.checkpoint_every = 20", "train.eval_every = 0",
            "train.global_batch_size = 8", "Regression.norm = 'global'"))],
       cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

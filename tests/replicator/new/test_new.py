@@ -56,7 +56,7 @@ def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
 def test_a_copy_of_an_experiment_trains(folder):
   main(["mine", "--from=sngan"])
   python("-m", "experiments.mine", "--gin_file=mine.gin", "--gin_param=train.steps = 1",
-         "--gin_param=train.eval_every = 0", cwd=folder / "mine")
+         "--gin_param=train.eval_every = 0", "--eager", cwd=folder / "mine")
 
 
 @pytest.mark.parametrize("words, line", [

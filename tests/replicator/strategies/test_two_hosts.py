@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from replicator.app import config
+from tests.programs import two_networks
 from tests.programs.logs import rows
-from tests.programs.processes import launched
 from tests.programs.workers import SETTINGS, ended, has_logged, running
 
 NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
@@ -17,7 +18,7 @@ ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2223")
 FAR = ("10.78.0.1:2222", "10.78.0.2:2223")  # The same two, each far from the other.
 PREFIXES = [["ip", "netns", "exec", name] for name in NAMES]
 ONE_WAY = 0.005  # Seconds.
-SNGAN = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
+FLOAT64 = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
 
 
 def ip(words: str) -> None:
@@ -66,12 +67,12 @@ def far_apart():
 
 @pytest.mark.slow
 def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
-  command = ["experiments.sngan", "--gin_file=configs/sngan_digits.gin"]
-  with far_apart(), running(tmp_path / "two", SNGAN, SNGAN, addresses=FAR, prefixes=PREFIXES,
-                            command=command) as workers:
+  with far_apart(), running(tmp_path / "two", FLOAT64, FLOAT64, addresses=FAR, prefixes=PREFIXES,
+                            command=["tests.programs.two_networks"]) as workers:
     for worker in workers:
       assert ended(worker, 0) == []
-  launched(["--workers=1"], *command, f"--workdir={tmp_path}/one", bindings=[*SNGAN, *SETTINGS])
+  config.parse([], [*FLOAT64, *SETTINGS, "Replicator.strategy = 'one_device'"])
+  two_networks.two_networks(str(tmp_path / "one"))
   for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
     assert row == pytest.approx(wanted, rel=1e-9)
 

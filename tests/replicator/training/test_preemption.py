@@ -12,8 +12,8 @@ from replicator.training import preemption
 from tests.programs.logs import rows
 from tests.programs.processes import launched
 
-SETTINGS = ["train.steps = 12", "train.global_batch_size = 4", "train.log_every = 1",
-            "train.eval_every = 12", "train.checkpoint_every = 4",
+SETTINGS = ["train.steps = 24", "train.global_batch_size = 4", "train.log_every = 1",
+            "train.eval_every = 24", "train.checkpoint_every = 4",
             "Replicator.strategy = 'multi_worker_mirrored'"]
 
 
@@ -68,22 +68,17 @@ def run(workdir: pathlib.Path, moment: str = "", asked: str = "", status: int = 
            bindings=SETTINGS, status=status, MOMENT=moment, ASKED=asked)
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> list[dict]:
-  """The log if nobody stops the run."""
-  workdir = tmp_path_factory.mktemp("unbroken")
-  run(workdir)
-  return rows(workdir)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("moment, asked, saved", [
-    ("building", "01", 1), ("evaluating", "0", 1), ("stepping", "1", 3), ("saving", "0", 5),
-    ("exiting", "01", 12)])
-def test_a_signal_at_any_moment_saves_and_ends_with_42(moment, asked, saved, unbroken, tmp_path):
-  is_done = moment == "exiting"
-  run(tmp_path, moment, asked, status=0 if is_done else 42)
-  last = checkpoint.steps_of(tmp_path / "checkpoints")[-1]
-  assert last == 12 if is_done else saved <= last < 12
-  run(tmp_path)  # One that is done changes nothing.
-  assert rows(tmp_path) == unbroken
+def test_a_signal_at_any_moment_saves_and_ends_with_42(tmp_path):
+  run(tmp_path / "unbroken")
+  unbroken, last = rows(tmp_path / "unbroken"), 0
+  # Each run resumes the one before, and saves after so many steps at least.
+  for moment, asked, steps in (("evaluating", "0", 1), ("building", "01", 1), ("stepping", "1", 3),
+                               ("saving", "0", 2), ("exiting", "01", 0), ("done", "", 0)):
+    is_done = moment in ("exiting", "done")
+    run(tmp_path / "asked", moment, asked, status=0 if is_done else 42)
+    before, last = last, checkpoint.steps_of(tmp_path / "asked" / "checkpoints")[-1]
+    assert last == 24 if is_done else before + steps <= last < 24, moment
+    logged = rows(tmp_path / "asked")
+    assert logged == unbroken[:len(logged)] and len(logged) >= last, moment
+  assert logged == unbroken
