@@ -21,6 +21,7 @@ from experiments.resnet import resnet
 from experiments.sac import sac
 from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
+from experiments.td3 import td3
 from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
@@ -28,7 +29,7 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
-AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac}
+AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac, "td3": td3}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
              "wgangp": gan}

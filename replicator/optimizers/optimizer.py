@@ -47,10 +47,12 @@ class Optimizer(tf.Module):
       norm that float32 does not hold. A step can return it to log it:
       `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
     loss_scale: the factor on losses under the precision 'mixed_float16', else None.
+    calls: int64 [], the number of calls of `apply`, if not each makes an update, else None.
   """
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable],
-               clip_norm: float | None, skip_nonfinite: bool, averages: MovingAverages | None):
+               clip_norm: float | None, skip_nonfinite: bool, averages: MovingAverages | None,
+               every: int = 1):
     super().__init__(name=optimizer.name)
     self.variables_updated = variables
     self.keras_optimizer = optimizer
@@ -59,6 +61,8 @@ class Optimizer(tf.Module):
     self.loss_scale = LossScale() if half else None
     self.skip_nonfinite = skip_nonfinite or half
     self.nonfinite_updates = replicated.variable(0, tf.int64, "nonfinite_updates")
+    self._every = every
+    self.calls = replicated.variable(0, tf.int64, "calls") if every > 1 else None
     # Slots are made before the first step, because a replica cannot make variables.
     self._flats = flatten(optimizer, variables)
     self.layout = layout(self._flats)
@@ -236,15 +240,21 @@ class Optimizer(tf.Module):
       if self._averages:
         self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
-    if self.skip_nonfinite:
-      tf.cond(all_finite, update, lambda: None)
+    conditions = [all_finite] if self.skip_nonfinite else []
+    if self.calls is not None:
+      self.calls.assign_add(1)
+      conditions.append(self.calls % self._every == 0)
+    if conditions:
+      tf.cond(tf.reduce_all(conditions), update, lambda: None)
     else:
       update()
 
   def saved_parts(self) -> dict[str, Any]:
     """The parts that a checkpoint saves. The updated variables belong to networks."""
-    return {f"keras_{self.layout}": self.keras_optimizer, "averages": self.averages,
-            "nonfinite_updates": self.nonfinite_updates, "loss_scale": self.loss_scale}
+    parts = {f"keras_{self.layout}": self.keras_optimizer, "averages": self.averages,
+             "nonfinite_updates": self.nonfinite_updates, "loss_scale": self.loss_scale,
+             "calls": self.calls}
+    return {name: part for name, part in parts.items() if part is not None}
 
   @contextlib.contextmanager
   def averaged_weights(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import gin
 import keras
 
-from replicator.errors import UsageError
+from replicator.errors import UsageError, at_least_one
 from replicator.optimizers import owned_variables
 from replicator.optimizers.keras_options import check_options
 from replicator.optimizers.moving_averages import MovingAverages
@@ -17,8 +17,8 @@ from replicator.step.variables import held_by
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
 def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable],
                    clip_norm: float | None = None, ema_decay: Number | None = None,
-                   ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False
-                   ) -> Optimizer:
+                   ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False,
+                   every: int = 1) -> Optimizer:
   """Makes a Keras 3 optimizer correct in replica steps.
 
       optimizer = replicator.wrap_optimizer(
@@ -38,20 +38,23 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
     skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
       slots, averages and `iterations` stay as they are. Such updates are counted in either case.
       Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
+    every: makes an update at one of this many calls, from the gradients of that call; those of the
+      others change nothing. So a policy can wait for its critics.
 
   Returns:
     An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
-    UsageError: the variables are missing, are not Keras variables, or come twice; or the optimizer
-      has a Keras option that would change the training on several replicas (`clipnorm`,
-      `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
-      (`use_ema`, `loss_scale_factor`).
+    UsageError: `every` is below 1; the variables are missing, are not Keras variables, or come
+      twice; or the optimizer has a Keras option that would change the training on several replicas
+      (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this
+      function replaces (`use_ema`, `loss_scale_factor`).
   """
   check_options(optimizer)
   owned = owned_variables.checked(optimizer.name, variables)
   averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
-  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages)
+  at_least_one("wrap_optimizer", every=every)
+  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every)
 
 
 def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],

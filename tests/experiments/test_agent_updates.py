@@ -1,4 +1,4 @@
-"""SAC and D4PG: a step makes the updates of the formulas, written out once more.
+"""SAC, TD3 and D4PG: a step makes the updates of the formulas, written out once more.
 
 The target networks, the actions of two steps, the weights and the discounts all differ, so that a
 wrong one changes a loss.
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, sac
+from experiments import d4pg, sac, td3
 from models.rl import agents
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import ExpectedReturns
@@ -149,7 +149,45 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
                              np.clip(act(STATES) + 0.3 * noise, -1, 1), rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [sac.SAC, d4pg.D4PG])
+def test_a_step_of_td3_is_that_of_algorithm_1(made):
+  gin.parse_config("policy/wrap_optimizer.every = 2")
+  agent, other = (made(td3.TD3, target_noise=0.5, target_clip=0.2) for _ in range(2))
+  act = lambda states: tf.tanh(other.policy(states))
+  values = lambda states, actions: [critic(states, actions)[:, 0] for critic in other.critics]
+  before = [v.numpy() for v in owned(agent, "policy")]
+  for step in range(2):  # The policy moves at the second one.
+    with context.entered(tf.constant(step, tf.int64)):
+      noise = random.normal("target", [SIZE, ACTIONS])
+    assert np.any(abs(0.5 * noise) > 0.2)
+    with other.optimizers["policy"].averaged_weights():
+      following = np.clip(act(NEXT) + np.clip(0.5 * noise, -0.2, 0.2), -1, 1)
+    with other.optimizers["critics"].averaged_weights():
+      target = BATCH.reward + BATCH.discount * tf.minimum(*values(NEXT, following))
+    errors = sum(abs(target - value) for value in values(STATES, BATCH.action)) / 2
+    descend(owned(other, "critics"), lambda target=target: mean(BATCH.weight * sum(
+        (target - value) ** 2 for value in values(STATES, BATCH.action))))
+    value = mean(values(STATES, act(STATES))[0])
+    if step == 1:
+      descend(owned(other, "policy"), lambda: -mean(values(STATES, act(STATES))[0]))
+    for name in other.optimizers:  # A descent moves no averages.
+      for wanted, found in zip(other.optimizers[name].averages, agent.optimizers[name].averages,
+                               strict=True):
+        found.assign(wanted)
+    agent.replay.updated.clear()
+    with context.entered(tf.constant(step, tf.int64)):
+      scalars = agent()
+    np.testing.assert_allclose(
+        [scalars["critics"], scalars["value"]], [mean(BATCH.weight * errors), value], rtol=1e-9)
+    np.testing.assert_allclose(agent.replay.updated[0][1], errors, rtol=1e-9)
+    for name in agent.optimizers:
+      for found, wanted in zip(owned(agent, name), owned(other, name), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
+    moved = any((v.numpy() != old).any()
+                for v, old in zip(owned(agent, "policy"), before, strict=True))
+    assert moved == (step == 1)
+
+
+@pytest.mark.parametrize("kind", [sac.SAC, td3.TD3, d4pg.D4PG])
 def test_networks_of_the_users_take_the_places_of_these(made, kind):
   class OwnPolicy(Policy):
     """A policy of the user's."""
@@ -158,5 +196,5 @@ def test_networks_of_the_users_take_the_places_of_these(made, kind):
     """A critic of the user's."""
 
   agent = made(kind, policy=OwnPolicy, critic=OwnCritic)
-  critics = agent.critics if kind is sac.SAC else [agent.critic]
+  critics = [agent.critic] if kind is d4pg.D4PG else agent.critics
   assert {type(agent.policy), *map(type, critics)} == {OwnPolicy, OwnCritic}

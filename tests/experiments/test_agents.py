@@ -1,4 +1,4 @@
-"""D4PG, DDPG and SAC: the strategy does not change their training, and runs resume exactly."""
+"""D4PG, DDPG, TD3 and SAC: the strategy does not change their training, and runs resume exactly."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, sac
+from experiments import d4pg, sac, td3
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
 from replicator import Replicator, UsageError
@@ -24,7 +24,7 @@ SMALL = [
     "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
     "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
     "EpisodeEvaluator.episodes = 2"]
-MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac}
+MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac, "td3": td3.td3}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -84,7 +84,8 @@ def one_device(tmp_path_factory):
     ("d4pg", "mirrored 2", PRIORITIZED),
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow),
-    pytest.param("sac", "central storage 2", XLA, marks=pytest.mark.slow)])
+    pytest.param("sac", "central storage 2", XLA, marks=pytest.mark.slow),
+    pytest.param("td3", "mirrored 2", XLA, marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
   plainly = [binding for binding in more if binding not in XLA]
@@ -148,6 +149,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]]),
+    ("td3", ["train.steps_per_call = 2", "train.log_every = 2"]),
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"])])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")

@@ -234,6 +234,28 @@ def test_an_optimizer_that_scales_losses_or_has_variables_is_refused():
     wrap_optimizer(optimizer, small.make_variables())
 
 
+# ---- Updates at some calls -----------------------------------------------------------------------
+
+
+def test_every_third_call_makes_an_update_on_all_replicas(float64, synchronous):
+  with synchronous.scope():
+    variables = small.make_variables()
+    wrapped = wrap_optimizer(small.OPTIMIZERS["Adam"](), variables, ema_decay=0.5, every=3)
+
+  def step(batch):
+    wrapped.apply(small.gradients_of(variables, batch, step_number() // 3))
+    return {"calls": wrapped.calls}
+
+  inputs = {name: np.stack([value] * 7) for name, value in small.BATCH.items()}
+  TrainingFunction(synchronous, step, 7)(0, inputs).fetch()
+  expected = small.train_plainly(small.OPTIMIZERS["Adam"](), 2)
+  small.assert_close([[v.numpy() for v in variables]], expected[-1:])
+  small.assert_close([small.averages_of(wrapped)], [small.moving_average(expected, 0.5)])
+  assert wrapped.keras_optimizer.iterations.numpy() == 2 and wrapped.calls.numpy() == 7
+  with pytest.raises(UsageError, match=r"wrap_optimizer.every = 0: must be at least 1"):
+    wrap_optimizer(K.SGD(0.1), variables, every=0)
+
+
 # ---- Gradients that are not finite ---------------------------------------------------------------
 
 
