@@ -55,18 +55,25 @@ class StopSignal(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def sigterm_held() -> Iterator[Callable[[], None]]:
-  """Holds a SIGTERM back until the yielded function is called; drops it at the end of the body.
+  """Holds a SIGTERM back until the yielded function is called, or the body ends without an outcome.
 
-  SIGTERM is delivered only when the run can save, or its outcome is known.
+  SIGTERM is delivered when the run can save, or when an observer stopped it before. It is dropped
+  when the run has ended, or has failed: that error is what the user needs to see.
   """
   held: list[int] = []
 
   def release() -> None:
     if held:
+      held.clear()
       os.kill(os.getpid(), signal.SIGTERM)
 
   previous = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
   try:
     yield release
+    held.clear()
+  except Exception:
+    held.clear()
+    raise
   finally:
     signal.signal(signal.SIGTERM, previous)
+    release()

@@ -40,6 +40,16 @@ def test_a_held_signal_comes_when_it_is_released(received):
   assert received == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("outcome, is_delivered", [
+    (ValueError, False), (SystemExit, True)])  # An observer's stop is no `Exception`, either.
+def test_a_held_signal_ends_a_process_whose_run_was_stopped(outcome, is_delivered, received):
+  with pytest.raises(outcome), preemption.sigterm_held():
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not received
+    raise outcome
+  assert bool(received) == is_delivered
+
+
 def test_a_second_sigterm_interrupts_nothing_however_late_it_comes(monkeypatch):
   monkeypatch.setattr(signal, "pthread_kill", lambda *to: pytest.fail("the run is interrupted"))
   said, seconds = [], itertools.count(step=60)
