@@ -189,7 +189,8 @@ def test_a_start_before_the_first_transition_is_refused(tmp_path):
 def make(kind: str, *bindings: str):
   config.parse([str(ROOT / "configs" / f"{kind}_pendulum.gin")], [*SMALL, *bindings])
   environments = Environments()
-  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC}[kind](environments)
+  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC,
+          "td3": td3.TD3}[kind](environments)
 
 
 def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
