@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from replicator.atomic import write_whole
+from replicator.console.formatting import format_number
 from replicator.sweeps import space
 from replicator.sweeps.sweep_file import SweepFile
 
@@ -40,7 +41,8 @@ def pieces(interval: int, parents: Sequence[Sequence[int]], series: Sequence[Map
 def write(folder: pathlib.Path, file: SweepFile, bindings: Sequence[Sequence[space.Point]],
           parents: Sequence[Sequence[int]], series: Sequence[Mapping[int, float]]) -> None:
   """Draws a panel for each of the first names whose values are numbers, and colors it by them."""
-  from matplotlib.backends.backend_agg import FigureCanvasAgg  # Slow to import.
+  from matplotlib import ticker  # Slow to import.
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
   assert file.interval
   names = [name for name, given in file.space().items() if given.kind != "choice"][:_MOST_PANELS]
@@ -60,6 +62,9 @@ def write(folder: pathlib.Path, file: SweepFile, bindings: Sequence[Sequence[spa
     values = np.array([value for *_, points in found for _, value in points])
     if len(values) and values.min() > 0 and values.max() > _LOG_FROM * values.min():
       axes.set_yscale("log")
+      axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+      axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: format_number(value))
     axes.set_xlabel("step")
     axes.set_ylabel(file.metric)
     axes.grid(alpha=0.3)
