@@ -104,7 +104,7 @@ gin.external_configurable(SweepFile, name="sweep", module="replicator")
 _DRAWN = ("random", "optuna", "population")  # Spaces of distributions.
 _LEAST = {"interval": 1, "trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0,
           "gpus_per_trial": 0}
-STEPS = re.compile(r"(?:replicator\.)?train\.steps\s*=\s*([\d_]+)\s*(?:#.*)?$")
+STEPS = re.compile(r"\s*(?:replicator\.)?train\.steps\s*=\s*([\d_]+)\s*(?:#.*)?$")
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
