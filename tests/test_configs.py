@@ -75,6 +75,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
   assert sweep.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
                           "experiments.logan": "eval/classifier_frechet_distance",
                           "experiments.r3gan": "eval/mode_divergence",
+                          "experiments.maml": "eval/maml_1",
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 

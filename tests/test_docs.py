@@ -184,6 +184,8 @@ def parse(text: str, file: pathlib.Path) -> None:
   file.write_text(text)
   if text.startswith("sweep."):
     needed = {"experiment": "'experiments.sngan'", "metric": "'eval/return'", "seeds": "[1]"}
+    if "sweep.population =" in text:  # It has no seeds.
+      del needed["seeds"]
     missing = [f"sweep.{name} = {value}" for name, value in needed.items()
                if f"sweep.{name} =" not in text]
     sweep_file.read(str(file), missing)

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder `step-NNNNNNNN` with a TensorFlow tensor bundle `variables`, whose keys are
 the attribute paths of `step.variables.variables_of`, and a manifest (see `replicator.atomic`) with
-the step, the state of the loop, the scalars that were logged at exactly this step, and the names of
-the networks' weights.
+the step, the state of the loop, the scalars that were logged at exactly this step, the names of the
+networks' weights, and the configured learning rates.
 """
 
 import concurrent.futures
@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from replicator import atomic
 from replicator.checkpoints.names import names_of
+from replicator.checkpoints.rates import as_configured, rates_of
 from replicator.checkpoints.retention import Retention
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
@@ -69,6 +70,7 @@ class Checkpoints:
     variables = variables_of(step)
     self._paths = variables.keys()
     self._variables = Variables(variables, replicator)
+    self._rates = rates_of(step, variables)  # As they are configured.
     self._writes = replicator is None or replicator.worker_id == 0
     self._trainable = Trainable(step)
     self._names = names_of(step)
@@ -96,7 +98,7 @@ class Checkpoints:
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
                "trainable": self._trainable.changes(), "scalars": scalars or {},
-               "names": self._names, "due": due}
+               "names": self._names, "due": due, "rates": self._rates}
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
@@ -221,6 +223,7 @@ class Checkpoints:
 
   def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
            ) -> None:
+    values = as_configured(values, facts.get("rates", {}), self._rates)
     mismatches = self._variables.mismatches(Snapshot(values, facts["by_replica"]))
     if mismatches and not _partial_allowed:
       named = [f"'{path}' {what}" for path, what in mismatches.items()]

@@ -73,19 +73,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
   """Lines on the trials of a sweep: their state and their commands."""
   file, search = sweep.file, sweep.search
-  yield (f"{sweep.folder}: {search.count} trials of {file.experiment}; the best has the "
-         f"{file.best()} {file.metric}")
+  yield (f"{sweep.folder}: {search.stage}{search.count} trials of {file.experiment}; the best has "
+         f"the {file.best()} {file.metric}")
   yield from results.apart(sweep.results.values())
   for number, trial in enumerate(search.trials.values(), 1):
-    record = sweep.results[trial.id].record if trial.id in sweep.results else trial
+    record = sweep.record(trial)
     status = "to run" if record.status == WAITING else record.status
     if record.status != WAITING and not record.is_ended(retry_failed):
       status += ", to resume"
     yield f"\n{number}. {trial.id}: {status}\n   {trial.command}"
-  left = search.count - len(search.trials)
-  if left and (example := search.proposed()):
-    yield (f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones. One "
-           f"could be {example.id}:\n   {example.command}")
+  yield from search.explained()
 
 
 def _check(sweep: Sweep) -> None:
@@ -105,8 +102,8 @@ def _check(sweep: Sweep) -> None:
 def _report(sweep: Sweep, command: str) -> int:
   """Prints how the sweep has ended; returns the exit status."""
   current = sweep.current()
-  print(f"{results.summary(current, sweep.search.count)}: {sweep.folder / results.CSV}, "
-        f"{sweep.folder / page.FILE}")
+  print(f"{sweep.search.stage}{results.summary(current, sweep.search.count)}: "
+        f"{sweep.folder / results.CSV}, {sweep.folder / page.FILE}")
   failed = [result.record for result in current if result.record.status == FAILED]
   if failed:
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "

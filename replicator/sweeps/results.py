@@ -53,6 +53,14 @@ class TrialResult:
     best_of = min if self.file.goal == "min" else max
     return best_of(self.finite().values(), default=math.nan)
 
+  def score(self) -> float:
+    """The value it is compared by: its best, or in a population that of its weights now."""
+    return self.last() if self.file.population else self.best()
+
+  def at(self, step: int) -> float:
+    """The value of the metric at a step; nan without one."""
+    return dict(self.series).get(step, math.nan)
+
   def last(self) -> float:
     """The last value of the metric; nan without a value."""
     return self.series[-1][1] if self.series else math.nan
@@ -61,12 +69,12 @@ class TrialResult:
 def ranked(results: Iterable[TrialResult]) -> list[TrialResult]:
   """The best first, then those without a metric, then those that are not current."""
   return sorted(results, key=lambda result: (
-      not result.is_current, _rank(result.best(), result.file.goal), result.record.order))
+      not result.is_current, rank(result.score(), result.file.goal), result.record.order))
 
 
-def _rank(value: float, goal: str) -> float:
-  """A key to sort by: the best value first, nan last."""
-  return math.inf if math.isnan(value) else value if goal == "min" else -value
+def rank(value: float, goal: str) -> float:
+  """A key to sort by: the best value first, those that are not finite last."""
+  return math.inf if not math.isfinite(value) else value if goal == "min" else -value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +86,7 @@ class Setting:
 
   def values(self) -> np.ndarray:
     """The best metric of each seed that has one, `[n]`."""
-    return np.array([result.best() for result in self.results if math.isfinite(result.best())])
+    return np.array([result.score() for result in self.results if math.isfinite(result.score())])
 
   def mean(self) -> float:
     """The mean of `values`; nan if there is none."""
@@ -100,22 +108,23 @@ def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
   for group in groups.values():
     group.results.sort(key=lambda result: result.record.order)
   return sorted(groups.values(), key=lambda group: (
-      len(group.values()) < len(group.results), _rank(group.mean(), goal)))
+      len(group.values()) < len(group.results), rank(group.mean(), goal)))
 
 
 def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str) -> None:
   """Writes `sweep.csv`, with a row for each result."""
   names = sorted({name for result in results for name in result.record.bindings})
+  parent = ["parent"] if any(result.record.generation for result in results) else []
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")
   writer.writerow(["id", "status", *names, "step", "seconds", f"best {metric}", f"last {metric}",
-                   "in_sweep_file", "message"])
+                   *parent, "in_sweep_file", "message"])
   for result in results:
     record = result.record
     writer.writerow([
         record.id, record.status, *(record.bindings.get(name) for name in names), result.step,
         record.seconds, *([result.best(), result.last()] if result.series else [None, None]),
-        "yes" if result.is_current else "no", record.message])
+        *([record.parent] if parent else []), "yes" if result.is_current else "no", record.message])
   write_whole(folder / CSV, text.getvalue())
 
 
@@ -148,5 +157,5 @@ def summary(results: Sequence[TrialResult], count: int) -> str:
 
 
 def _with_metric(result: TrialResult) -> str:
-  value = f"  {result.file.metric} {format_number(result.best())}" if result.series else ""
+  value = f"  {result.file.metric} {format_number(result.score())}" if result.series else ""
   return f"{result.record.id}{value}"

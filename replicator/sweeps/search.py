@@ -10,7 +10,7 @@ import pathlib
 import zlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 from optuna.storages.journal import JournalFileBackend
@@ -37,19 +37,20 @@ def points(file: SweepFile) -> list[space.Point]:
   if file.zip:
     dimensions.append([dict(zip(file.zip, row, strict=True))
                        for row in zip(*file.zip.values(), strict=True)])
-  if file.random:
-    random = {name: distribution for name, distribution in file.space().items()
-              if name in file.random}
-    dimensions.append(list(itertools.islice(_draws(random, file.search_seed), file.trials)))
+  if drawn := file.random or file.population:
+    random = {name: distribution for name, distribution in file.space().items() if name in drawn}
+    dimensions.append(list(itertools.islice(draws(random, file.search_seed), file.trials)))
     if len(dimensions[-1]) < (file.trials or 0):
-      raise UsageError(f"sweep.trials = {file.trials}: sweep.random has only "
+      key = "random" if file.random else "population"
+      raise UsageError(f"sweep.trials = {file.trials}: sweep.{key} has only "
                        f"{len(dimensions[-1])} different points")
   if file.seeds:
     dimensions.append([{space.SEED: seed} for seed in file.seeds])
   return [dict(sorted(ChainMap(*parts).items())) for parts in itertools.product(*dimensions)]
 
 
-def _draws(distributions: Mapping[str, space.Distribution], *seed: int) -> Iterator[space.Point]:
+def draws(distributions: Mapping[str, space.Distribution], *seed: int | str
+          ) -> Iterator[space.Point]:
   """Draws different points until all seem to be drawn.
 
   Each name has a sampler of its own: a name that is added does not change the values of others.
@@ -104,10 +105,8 @@ class Search:
         file.startup_trials, n_warmup_steps=file.prune_after)
     self._direction: Literal["minimize", "maximize"] = (
         "minimize" if file.goal == "min" else "maximize")
-    choices = self._space[space.GIN_FILE].choices if space.GIN_FILE in self._space else []
-    contents = [file.content(path) for each in choices for path in space.gin_files_of(each)]
     self._study = optuna.create_study(  # A study has one space, one configuration, one metric.
-        study_name=f"{file.metric} {trials.digest(file, file.goal, self._space, *contents)}",
+        study_name=f"{file.metric} {digest_of(file)}",
         storage=None if in_memory else _storage(folder / JOURNAL), direction=self._direction,
         load_if_exists=True)
     self._held = {trial.user_attrs.get("id"): trial.state
@@ -160,8 +159,23 @@ class Search:
     asked = (study.ask(self._distributions).params for _ in range(_TRIES))
     points = ({name: self._space[name].value(held) for name, held in params.items()}
               for params in asked)  # Possibly a good point again and again.
-    found = map(self._trial, itertools.chain(points, _draws(self._space, *seed)))
+    found = map(self._trial, itertools.chain(points, draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
+
+  @property
+  def stage(self) -> str:
+    """A sweep of trials has no stages."""
+    return ""
+
+  def explained(self) -> Iterator[str]:
+    """Lines on the trials that are not known yet."""
+    left = self.count - len(self.trials)
+    if left and (example := self.proposed()):
+      yield (f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones. "
+             f"One could be {example.id}:\n   {example.command}")
+
+  def draw(self) -> None:
+    """A sweep of trials has no picture besides its page."""
 
   def is_poor(self, result: TrialResult) -> bool:
     """Whether a running trial should be pruned."""
@@ -187,6 +201,14 @@ class Search:
         intermediate_values=result.finite())
     trial.datetime_start = datetime.datetime.now() - datetime.timedelta(seconds=record.seconds)
     self._study.add_trial(trial)
+
+
+def digest_of(file: SweepFile, *others: Any) -> str:
+  """Eight letters that depend on what the trials share, the goal, the space, and `others`."""
+  names = file.space()
+  choices = names[space.GIN_FILE].choices if space.GIN_FILE in names else []
+  contents = [file.content(path) for each in choices for path in space.gin_files_of(each)]
+  return trials.digest(file, file.goal, names, *contents, *others)
 
 
 def _storage(journal: pathlib.Path) -> optuna.storages.JournalStorage:

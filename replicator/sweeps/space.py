@@ -97,6 +97,14 @@ class Distribution:
       return value
     raise ValueError(f"{value!r} is not in {self}")
 
+  def scaled(self, value: Any, factor: float) -> Any:
+    """A value times a factor, between the ends of the interval; a choice stays as it is."""
+    if self.kind == "choice":
+      return value
+    if self.kind == "int_uniform":
+      return int(min(max(round(value * factor), self.low), self.high))
+    return self.value(value * factor)
+
   def value(self, in_optuna: Any) -> Any:
     """The value for which Optuna holds `in_optuna`; floats get four digits, for readable names."""
     if self.kind == "choice":

@@ -14,7 +14,7 @@ from replicator.sweeps import page, results, trials
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trial_process import AT_ONCE, STOP
-from replicator.sweeps.trials import DONE, RUNNING, STOPPED, WAITING
+from replicator.sweeps.trials import DONE, RUNNING, STOPPED, Record
 from replicator.workdir import reader
 
 POLL_SECONDS = 1.0     # Between two looks at the running trials.
@@ -32,7 +32,9 @@ class Sweep:
 
   def __init__(self, file: SweepFile, folder: pathlib.Path, retry_failed: bool,
                in_memory: bool = False):
-    from replicator.sweeps import search  # Loads Optuna, which a bad command line need not await.
+    # They load Optuna, which a bad command line need not await.
+    from replicator.sweeps import search
+    from replicator.sweeps.populations import population
     self.file, self.folder = file, folder
     self.stopping = False
     self._signaled = 0.0  # When the first signal came.
@@ -40,7 +42,10 @@ class Sweep:
     self._running: dict[str, Callable[[], object]] = {}  # Whether each trial has ended.
     self._write_at = time.monotonic() + _WRITE_SECONDS
     self.results = self._read_results()  # The results of all recorded trials, by their ids.
-    self.search = search.Search(file, self.results, retry_failed, folder, in_memory)
+    self.search: population.Population | search.Search = (
+        population.Population(file, self.results, retry_failed, folder, self._status.note)
+        if file.population else
+        search.Search(file, self.results, retry_failed, folder, in_memory))
     for trial_id, result in self.results.items():
       result.is_current = trial_id in self.search.trials
 
@@ -64,7 +69,7 @@ class Sweep:
     # A stopped sweep leaves the file, for trials that a cluster starts later.
     (self.folder / STOP).unlink(missing_ok=True)
     with stop_signals(self._receive_signal), self._status:
-      for line in [f"{self.folder}: {results.state(self.current(), self.search.count)}",
+      for line in [f"{self.folder}: {self.state()}",
                    *results.apart(self.results.values())]:
         self._status.note(line)
       try:
@@ -105,12 +110,12 @@ class Sweep:
     if trial is None:
       return ""
     new = dataclasses.replace(trial, order=len(self.results))
-    record = self.results.setdefault(trial.id, TrialResult(new, self.file)).record
+    result = self.results.setdefault(trial.id, TrialResult(new, self.file))
+    result.record = trial.after(result.record)
     folder = trials.folder_of(self.folder, trial.id)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STOP).unlink(missing_ok=True)
-    record.status, record.message, record.command = WAITING, "", trial.command
-    record.write(folder)
+    result.record.write(folder)
     return trial.id
 
   def status(self, trial_id: str) -> str:
@@ -142,7 +147,7 @@ class Sweep:
       result = self._read(trial_id)
       if not self.stopping and self.search.is_poor(result):
         (trials.folder_of(self.folder, trial_id) / STOP).touch()
-    self._status.show(Text(results.state(self.current(), self.search.count)))
+    self._status.show(Text(self.state()))
     if time.monotonic() > self._write_at:
       self.write()
 
@@ -150,10 +155,20 @@ class Sweep:
     """Writes `sweep.csv` and `sweep.html`."""
     begun = time.monotonic()
     rows = results.ranked(self.results.values())
+    self.search.draw()
     results.write_csv(self.folder, rows, self.file.metric)
     page.write(self.folder, rows, self.file, self.search.count)
     now = time.monotonic()
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
+
+  def state(self) -> str:
+    """The state of the sweep in one line."""
+    return self.search.stage + results.state(self.current(), self.search.count)
+
+  def record(self, trial: Record) -> Record:
+    """The record of one of the search's trials; itself if it has not begun, or is to go on."""
+    known = self.results.get(trial.id)
+    return known.record if known and known.record.generation == trial.generation else trial
 
   def current(self) -> list[TrialResult]:
     """The results of the trials that are still in the sweep file, the best first."""

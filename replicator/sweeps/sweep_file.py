@@ -31,6 +31,9 @@ class SweepFile:
     zip: `{name: [values]}` with lists of equal length; the i-th values go together.
     random: `{name: distribution}`, see `space.Distribution`; `trials` points are drawn.
     optuna: `{name: distribution}`; Optuna's TPE sampler proposes `trials` points.
+    population: `{name: distribution}`; `trials` members train at the same time, and poor ones copy
+      good ones, see `sweeps.populations`.
+    interval: for `population`: the steps between two copies.
     startup_trials: for `optuna`: the number of points that are drawn at random before the sampler
       uses earlier results, and the number of trials that end before one is pruned.
     prune_after: for `optuna`: from this training step on, a trial is stopped when its best metric
@@ -48,11 +51,13 @@ class SweepFile:
   zip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   optuna: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  trials: int | None = None  # The number of points of `random` or `optuna`.
+  population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  trials: int | None = None  # The number of points of `random` or `optuna`, or of members.
   seeds: Sequence[int] = ()  # Values of `train.seed`; every point is tried with each.
-  search_seed: int = 0  # The seed of `random` and `optuna`.
+  search_seed: int = 0  # The seed of `random`, `optuna` and `population`.
   startup_trials: int = 5
   prune_after: int | None = None
+  interval: int | None = None
   gpus_per_trial: int | None = None
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
@@ -65,7 +70,7 @@ class SweepFile:
     owners = {binding.partition("=")[0].strip(): "params" for binding in self.params}
     seeds = {SEED: self.seeds} if self.seeds else {}
     made: dict[str, Distribution] = {}
-    for key in ("grid", "zip", "random", "optuna", "seeds"):
+    for key in ("grid", "zip", "random", "optuna", "population", "seeds"):
       for name, values in (seeds if key == "seeds" else getattr(self, key)).items():
         where = f"sweep.{key}: '{name}'"
         if not re.fullmatch(r"[\w./]+", name):
@@ -73,9 +78,13 @@ class SweepFile:
         if name in owners:
           raise UsageError(f"{where} is in sweep.{owners[name]} already")
         owners[name] = key
-        make = Distribution.parse if key in ("random", "optuna") else Distribution.listed
+        make = Distribution.parse if key in _DRAWN else Distribution.listed
         made[name] = make(where, name, values)
     return dict(sorted(made.items()))
+
+  def steps(self) -> int:
+    """The `train.steps` of `params`; 0 without a number there."""
+    return max((int(found[1]) for found in map(STEPS.match, self.params) if found), default=0)
 
   def gpus_of_trial(self, available: int) -> int:
     """How many GPUs each trial has for itself where so many are `available`; 0 if it shares all."""
@@ -92,8 +101,10 @@ class SweepFile:
 
 
 gin.external_configurable(SweepFile, name="sweep", module="replicator")
-_LEAST = {"trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0,
+_DRAWN = ("random", "optuna", "population")  # Spaces of distributions.
+_LEAST = {"interval": 1, "trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0,
           "gpus_per_trial": 0}
+STEPS = re.compile(r"\s*(?:replicator\.)?train\.steps\s*=\s*([\d_]+)\s*(?:#.*)?$")
 
 
 def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
@@ -159,17 +170,39 @@ def _check(file: SweepFile) -> None:
     if value is not None and value < least:
       raise UsageError(f"sweep.{key} = {value}: must be at least {least}")
   if not file.space():
-    raise UsageError("the space is empty: bind sweep.grid, zip, random, seeds or optuna")
+    raise UsageError("the space is empty: bind sweep.grid, zip, random, seeds, optuna or "
+                     "population")
   lengths = {name: len(values) for name, values in file.zip.items()}
   if len(set(lengths.values())) > 1:
     counts = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
     raise UsageError(f"sweep.zip: its lists must be of one length, and there are {counts}")
-  for key in ("random", "optuna"):
+  for key in _DRAWN:
     if getattr(file, key) and not file.trials:
       raise UsageError(f"sweep.{key}: bind sweep.trials, the number of points")
-  if file.trials and not (file.random or file.optuna):
-    raise UsageError("sweep.trials: is for sweep.random or sweep.optuna, and there is none")
-  if file.optuna and (file.grid or file.zip or file.random or file.seeds):
-    raise UsageError("sweep.optuna goes by itself: leave grid, zip, random and seeds out")
+  if file.trials and not any(getattr(file, key) for key in _DRAWN):
+    raise UsageError("sweep.trials: is for sweep.random or sweep.optuna or sweep.population, and "
+                     "there is none")
+  for key in ("optuna", "population"):
+    others = [each for each in ("grid", "zip", "random", "seeds", "optuna") if each != key]
+    if getattr(file, key) and any(getattr(file, each) for each in others):
+      raise UsageError(f"sweep.{key} goes by itself: leave {', '.join(others)} out")
   if file.prune_after is not None and not file.optuna:
     raise UsageError("sweep.prune_after: is for sweep.optuna, and there is none")
+  if not file.population and file.interval is not None:
+    raise UsageError("sweep.interval: is for sweep.population, and there is none")
+  if file.population:
+    _check_population(file)
+
+
+def _check_population(file: SweepFile) -> None:
+  """Raises a UsageError if a population cannot be trained in generations."""
+  if (file.trials or 0) < 2:
+    raise UsageError(f"sweep.trials = {file.trials}: a population has at least two members")
+  if file.interval is None:
+    raise UsageError("sweep.population: bind sweep.interval, the steps between two copies")
+  if not (steps := file.steps()):
+    raise UsageError("sweep.population: bind the number of all steps in sweep.params, as "
+                     "'train.steps = 2000'")
+  if steps % file.interval:
+    raise UsageError(f"sweep.interval = {file.interval}: must divide the train.steps = {steps} of "
+                     "sweep.params")

@@ -37,10 +37,16 @@ class Record:
   message: str = ""  # The reason of a failure: the last line of its output.
   command: str = ""  # Its command, as typed in a shell, which starts it and resumes it.
   order: int = 0  # Its place in the order in which the sweep's trials began.
+  generation: int = 0  # In a population: which one it is in, from 1 on.
+  parent: str = ""  # In a population: the member whose checkpoint it copied last, and when.
 
   @classmethod
-  def make(cls, file: SweepFile, point: space.Point, sweep_folder: pathlib.Path) -> "Record":
-    """Makes the trial at a point of a sweep's space; it has not begun."""
+  def make(cls, file: SweepFile, point: space.Point, sweep_folder: pathlib.Path,
+           trial_id: str = "") -> "Record":
+    """Makes the trial at a point of a sweep's space; it has not begun.
+
+    Its id is made from what it runs, unless it is the `trial_id`.
+    """
     bindings = {name: point[name] for name in sorted(point)}
     flags = [f"--gin_file={path}" for path in
              (*file.gin_files, *space.gin_files_of(bindings.get(space.GIN_FILE, [])))]
@@ -48,9 +54,13 @@ class Record:
     flags += [f"--gin_param={name} = {space.gin_text(value)}" for name, value in bindings.items()
               if name != space.GIN_FILE]
     program = [file.experiment] if file.experiment.endswith(".py") else ["-m", file.experiment]
-    trial_id = _id(file, bindings)
+    trial_id = trial_id or _id(file, bindings)
     return cls(trial_id, bindings, command=shlex.join(
         ["python", *program, *flags, f"--workdir={folder_of(sweep_folder, trial_id)}"]))
+
+  def after(self, earlier: "Record") -> "Record":
+    """The trial, which has not begun, with the place and the time of its earlier attempts."""
+    return dataclasses.replace(self, order=earlier.order, seconds=earlier.seconds)
 
   def words(self) -> list[str]:
     """The words of its command, for this Python."""
@@ -98,6 +108,13 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
   last = [name.rpartition(".")[2] for name in names]
   return {name: short if last.count(short) == 1 else name.replace("/", ".")
           for name, short in zip(names, last, strict=True)}
+
+
+def label(bindings: space.Point) -> str:
+  """`learning_rate 0.0002, latent_dim 16`; `all` without bindings."""
+  short = short_names(list(bindings))
+  return ", ".join(f"{short[name]} {space.gin_text(value)}"
+                   for name, value in bindings.items()) or "all"
 
 
 def _readable(value: Any) -> str:

@@ -52,9 +52,10 @@ class WorkdirWriter:
     line = json.dumps(row, allow_nan=False)
     with self._metrics.open("a") as file:
       file.write(line + "\n")
-    with self._events.as_default(step):
+    with self._events.as_default(step), np.errstate(over="ignore"):
       for name, value in values.items():  # TensorBoard groups by what stands before the slash.
-        tf.summary.scalar(name if "/" in name else f"train/{name}", value)
+        # It holds float32, and refuses a larger number.
+        tf.summary.scalar(name if "/" in name else f"train/{name}", np.float32(value))
     self._events.flush()
 
   def sync(self) -> None:

@@ -29,8 +29,9 @@ def run(sweep: Sweep, jobs: int | None) -> None:
   Raises:
     UsageError: sbatch is missing or rejects the script, or an earlier array is in the queue.
   """
-  if sweep.file.optuna:
-    raise UsageError("sweep.optuna with --runner=slurm: the trials of an array must be known "
+  if sweep.file.optuna or sweep.file.population:
+    key = "optuna" if sweep.file.optuna else "population"
+    raise UsageError(f"sweep.{key} with --runner=slurm: the trials of an array must be known "
                      "before it is submitted; use --runner=ray or --runner=local")
   if shutil.which("sbatch") is None:
     raise UsageError("--runner=slurm: there is no sbatch here; type it on a machine of the cluster")

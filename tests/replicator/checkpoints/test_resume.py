@@ -196,3 +196,36 @@ def test_a_finished_run_stays_as_it_is(tmp_path, capsys):
       f"done: {tmp_path / 'report.html'}"]
   assert_equal(again, values(step))
   assert json.loads((tmp_path / "run.json").read_text())["evaluation"] == "mean of 8 samples"
+
+
+class Slope(tf.Module):
+  """Descends the line `w`: each update has the size of the rate. It may halve the rate itself."""
+
+  def __init__(self, rate: float, halves: bool = False):
+    super().__init__()
+    self.w = keras.Variable(1.0)
+    self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(rate), [self.w])
+    self.halves = halves
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    loss = self.optimizer.minimize(lambda: tf.identity(self.w.value))
+    if self.halves:
+      rate = self.optimizer.keras_optimizer.learning_rate
+      rate.assign(rate / 2)
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize("strategy", [[], MIRRORED_2])
+def test_a_run_resumes_with_the_learning_rate_of_its_configuration(strategy, tmp_path):
+  first = train(tmp_path, "train.steps = 1", *strategy, step=lambda: Slope(0.25))
+  assert first.w.numpy() == 1.0 - 0.25
+  second = train(tmp_path, "train.steps = 2", *strategy, step=lambda: Slope(0.125))
+  assert second.w.numpy() == 1.0 - 0.25 - 0.125
+  third = train(tmp_path, "train.steps = 3", *strategy, step=lambda: Slope(0.125))
+  assert third.w.numpy() == 1.0 - 0.25 - 2 * 0.125
+
+
+def test_a_learning_rate_that_the_step_assigns_is_a_part_of_its_state(tmp_path):
+  make_step = lambda: Slope(0.5, halves=True)
+  train(tmp_path, "train.steps = 1", step=make_step)
+  assert train(tmp_path, "train.steps = 2", step=make_step).w.numpy() == 1.0 - 0.5 - 0.25

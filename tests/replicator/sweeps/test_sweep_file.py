@@ -11,6 +11,7 @@ from replicator.sweeps.trials import Record
 from tests.programs.refusals import refusal
 
 BEGIN = "sweep.experiment = 'experiments.sngan'\nsweep.metric = 'loss'\n"
+POPULATION = "sweep.population = {'a': ('uniform', 0, 1)}\n"
 
 
 def read(tmp_path, text, *bindings):
@@ -141,6 +142,14 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.grid = {'a': [1]}\nsweep.zip = {'a': [1]}", "sweep.zip: 'a' is in sweep.grid already"),
   ("sweep.params = ['a = 2']\nsweep.seeds = [1]\nsweep.grid = {'a': [1]}", "is in sweep.params"),
   ("sweep.optuna = {'a': ('uniform', 0, 1)}", "sweep.optuna: bind sweep.trials"),
+  ("sweep.interval = 5\nsweep.seeds = [1]", "sweep.interval: is for sweep.population, and there"),
+  (POPULATION, "sweep.population: bind sweep.trials, the number of points"),
+  (f"{POPULATION}sweep.trials = 1", "sweep.trials = 1: a population has at least two members"),
+  (f"{POPULATION}sweep.trials = 4", "sweep.population: bind sweep.interval, the steps between two"),
+  (f"{POPULATION}sweep.trials = 4\nsweep.interval = 5", "in sweep.params, as 'train.steps = 2000'"),
+  (f"{POPULATION}sweep.trials = 4\nsweep.interval = 5\nsweep.params = ['train.steps = 1_001']",
+   "sweep.interval = 5: must divide the train.steps = 1001 of sweep.params"),
+  (f"{POPULATION}sweep.trials = 4\nsweep.seeds = [1]", "sweep.population goes by itself"),
   ("sweep.params = ['a']", "sweep.params: 'a': must be a binding"),
   ("sweep.goal = 'low'", "sweep.gin:3: sweep.goal = 'low': must be one of 'min', 'max'"),
   ("sweep.random = {'a': ('uniform', 0, 1)}", "sweep.random: bind sweep.trials"),
