@@ -164,7 +164,7 @@ def test_flags_in_the_tables_of_programs_exist():
   assert {re.search(r"--\w+", cell)[0] for cell in own} == (
       flags_of("experiments.sngan") - {"--help"})
   by_module = {row[0].strip("| `"): row[2] for row in rows if "." in row[0] and len(row) == 3}
-  assert len(by_module) == 11
+  assert len(by_module) == 12
   for module, flags in by_module.items():
     assert set(re.findall(r"--\w+", flags)) == flags_of(module) - {"--help"}
 

@@ -9,6 +9,7 @@ from replicator.errors import UsageError, nearest
 
 COMMANDS = {
     "doctor": "replicator.doctor", "sweep": "experiments.sweep", "sample": "experiments.sample",
+    "play": "experiments.play",
     "evaluate": "experiments.evaluate", "export": "experiments.export",
     "launch": "replicator.launch", "compare": "replicator.compare", "rerun": "replicator.rerun",
     "new": "replicator.new", "convert": "models.vision.convert", "preview": "models.vision.preview"}

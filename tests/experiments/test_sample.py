@@ -29,7 +29,8 @@ NARROW_SNGAN = {**NARROW_LOGAN, "Encoder.width": 0.0625, "SNGAN.conditional": Tr
 NARROW_DCGAN = {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2}
 NARROW_BIGBIGAN = {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
                    "BigBiGANEncoder.width": 2}
-NARROW_AGENT = {"Policy.sizes": (16, 16), "Critic.sizes": (16, 16), "Replay.capacity": 80}
+NARROW_AGENT = {"Policy.sizes": (16, 16), "Critic.sizes": (16, 16), "Replay.capacity": 80,
+                "Environments.episode_steps": 6}
 EXPERIMENTS = {  # The main function, the configuration, and what makes networks small.
     "sngan": (sngan, "sngan_digits", NARROW_SNGAN),
     "gan": (gan, "dcgan_digits", NARROW_DCGAN),

@@ -25,8 +25,16 @@ _MAX_CURVES = 24
 
 
 @dataclasses.dataclass
-class _Played:
-  """Returns and lengths of all episodes; observations, actions and rewards of the first one."""
+class Episodes:
+  """The episodes of an evaluation.
+
+  Attributes:
+    returns: float64 `[episodes]`.
+    lengths: int64 `[episodes]`, in steps.
+    observations: of the first episode, at which the actions were taken.
+    actions: of the first episode, float32 `[action_size]` each.
+    rewards: of the first episode.
+  """
 
   returns: np.ndarray
   lengths: np.ndarray
@@ -63,19 +71,15 @@ class EpisodeEvaluator:
     Raises:
       RunFailed: the agent's actions are not finite.
     """
-    if self._environments is None:
-      made = self._make_environments()
-      # With pixels each environment needs a process of its own.
-      self._environments = made.like(
-          min(self._episodes, made.number if made.settings.pixels else self._episodes))
-    played = self._play_all(agent, self._environments)
+    played = self.play(agent)
+    environments = self._opened()
     returns, lengths = played.returns, played.lengths
     picture, kind = None, "no picture"
     if self._picture and played.actions:
       picture, kind = _strip_or_curves(
-          self._environments.settings, evaluation_seed(0), np.stack(played.observations),
+          environments.settings, evaluation_seed(0), np.stack(played.observations),
           np.stack(played.actions), np.array(played.rewards))
-    method = (f"{self._environments.name}: {self._episodes} whole episodes of greedy actions, with "
+    method = (f"{environments.name}: {self._episodes} whole episodes of greedy actions, with "
               f"seeds of their own that are the same in every evaluation; {kind}")
     scalars = {"return": returns.mean(), "return_std": returns.std(), "return_min": returns.min(),
                "return_max": returns.max(), "episode_length": lengths.mean()}
@@ -87,7 +91,13 @@ class EpisodeEvaluator:
     if self._environments is not None:
       self._environments.close()
 
-  def _play_all(self, agent: Any, environments: Environments) -> _Played:
+  def play(self, agent: Any) -> Episodes:
+    """Plays all episodes.
+
+    Raises:
+      RunFailed: the agent's actions are not finite, or the environments are lost again and again.
+    """
+    environments = self._opened()
     for _ in range(_ATTEMPTS):
       try:
         return self._play(agent, environments)
@@ -95,10 +105,18 @@ class EpisodeEvaluator:
         self._warn(f"evaluation: {error}; it starts again")
     raise RunFailed(f"evaluation: {environments.name} was lost {_ATTEMPTS} times")
 
-  def _play(self, agent: Any, environments: Environments) -> _Played:
+  def _opened(self) -> Environments:
+    if self._environments is None:
+      made = self._make_environments()
+      # With pixels each environment needs a process of its own.
+      self._environments = made.like(
+          min(self._episodes, made.number if made.settings.pixels else self._episodes))
+    return self._environments
+
+  def _play(self, agent: Any, environments: Environments) -> Episodes:
     """Plays all episodes. An environment whose episode ended plays the next one."""
     n = environments.number
-    played = _Played(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
+    played = Episodes(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
     noise = np.zeros([n, environments.action_size], np.float32)
     number = np.full([n], -1)  # The episode of each environment; past the last one: none.
     observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)

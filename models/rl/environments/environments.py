@@ -57,6 +57,7 @@ class Environments:
     observation_dtype: 'float32', or 'uint8' for images.
     action_size: length of an action.
     episode_steps: length at which an episode is truncated.
+    steps_per_second: how fast a film of it should be.
   """
 
   def __init__(self, name: str = gin.REQUIRED, number: int = 1,
@@ -92,6 +93,7 @@ class Environments:
     self.observation_shape: tuple[int, ...] = first.seen.shape
     self.observation_dtype = first.seen.dtype.name
     self.action_size = first.action_size
+    self.steps_per_second = first.steps_per_second
     first.close()
 
   def like(self, number: int) -> "Environments":

@@ -56,6 +56,14 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     self.seen = np.zeros(self.observation_space.shape, self.observation_space.dtype)
     self._broken = False
 
+  @property
+  def steps_per_second(self) -> float:
+    """Steps in a second of the environment's world; 30 if it does not say."""
+    if self._settings.spec.id.startswith("dm_control/"):
+      # Shimmy has another number as render_fps.
+      return 1.0 / self.env.get_wrapper_attr("dt")
+    return self.env.metadata.get("render_fps") or 30.0
+
   def reset(self, *, seed: int | None = None, options: dict | None = None
             ) -> tuple[np.ndarray, dict]:
     """Begins the episode of a seed; returns its first observation, and the error if one occurs."""
