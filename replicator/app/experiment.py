@@ -44,6 +44,8 @@ from replicator.errors import (
 from replicator.storage.urls import is_url
 from replicator.workdir import lock, remote
 
+_TRACEBACK = "traceback.txt"
+
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
   """Runs `main(workdir)` as an experiment and exits with its status.
@@ -127,8 +129,9 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
       try:
         main(folder)
       except Exception as error:
-        if is_url(workdir) and not isinstance(chain_of(error)[-1], OneLineError):
-          _write_traceback(folder)  # It goes to the URL with the other files.
+        if not isinstance(chain_of(error)[-1], OneLineError):
+          with contextlib.suppress(OSError):  # The disk may be full.
+            pathlib.Path(folder, _TRACEBACK).write_text(traceback.format_exc())
         raise
   except Preempted as stopped:
     print(f"{first_line(stopped)}; to resume: {_command(words, workdir)}")
@@ -176,15 +179,6 @@ def _describe(error: BaseException, words: list[str], workdir: str | None) -> st
   line = in_one_line(error)
   if "--debug" in words:
     return line
-  if workdir and is_url(workdir):
-    return f"{line}; the traceback is in {workdir}/traceback.txt"
-  if workdir and pathlib.Path(workdir).is_dir() and _write_traceback(workdir):
-    return f"{line}; the traceback is in {pathlib.Path(workdir) / 'traceback.txt'}"
+  if workdir and (is_url(workdir) or os.path.isfile(f"{workdir}/{_TRACEBACK}")):
+    return f"{line}; the traceback is in {workdir}/{_TRACEBACK}"
   return f"{line} (--debug shows the traceback)"
-
-
-def _write_traceback(folder: str) -> bool:
-  with contextlib.suppress(OSError):  # The disk may be full.
-    (pathlib.Path(folder) / "traceback.txt").write_text(traceback.format_exc())
-    return True
-  return False

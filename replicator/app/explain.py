@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
-import tensorflow as tf
 from rich.console import Console
 
 from replicator.app import config
@@ -27,6 +26,7 @@ from replicator.errors import UsageError, first_line
 from replicator.storage.urls import folder_of
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.training_function import TrainingFunction
 
 _REPLICATOR = "replicator.Replicator"
 
@@ -70,15 +70,9 @@ class _Tracer(Observer):
   problem: str | None = None
 
   def prepared(self, training: Training) -> None:
-    replicator = training.replicator
-    arguments: tuple = ()
     try:
-      if training.inputs is not None:
-        with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
-          arguments = (replicator.distribute(next(batches)),)
-      compiled = replicator.compile(lambda number, arguments: replicator.on_replicas(
-          training.step, number, arguments))
-      compiled.get_concrete_function(tf.constant(0, tf.int64), arguments)
+      with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
+        TrainingFunction(training.replicator, training.step, 1).trace(next(batches))
     except Exception as error:
       self.problem = f"the step cannot be traced: {first_line(error)}"
     self.stop()

@@ -47,9 +47,7 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
     _refuse_old_name(selector, parameter or "")
   if not found:
     fitting = _makers(value_of)
-    other = flags.experiment_called(name)
     hint = (_with_scopes_first(scope, selector, parameter)
-            or (f" Did you mean python -m {other}?" if other else "")
             or nearest(name, fitting or configurable_names())
             or (f" Write one of: {', '.join(f'@{each}' for each in fitting)}" if fitting else ""))
     raise UsageError(f"nothing configurable is called '{selector}'.{hint}")

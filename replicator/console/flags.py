@@ -1,7 +1,6 @@
 """Command lines: a parser that raises one-line errors, and the name of the running program."""
 
 import argparse
-import importlib.util
 import os
 import pathlib
 import re
@@ -56,13 +55,6 @@ def experiment() -> str:
   """The name of the running experiment: that of its module or file."""
   name = _module()
   return name.rpartition(".")[2] if name else pathlib.Path(sys.argv[0]).stem
-
-
-def experiment_called(name: str) -> str:
-  """The module beside the running one that has a name in any case; empty if there is none."""
-  package = _module().rpartition(".")[0]
-  module = f"{package}.{name.lower()}"
-  return module if package and name.isidentifier() and importlib.util.find_spec(module) else ""
 
 
 def program() -> list[str]:

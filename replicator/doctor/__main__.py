@@ -6,21 +6,13 @@
     python -m replicator.doctor --scaling --experiment=... [--bandwidth=B --latency=S]
                                 [--step_seconds=S] [--strong]
 
-`--experiment` is the experiment's module, or its file. The first steps are computed on 1, 2 and 4
-logical CPUs, in 2 micro-batches and in 2 processes, with the same seed and global batch, without
-evaluations and checkpoints. Every loss, averaged gradient and variable must agree to 1e-9 in
-float64, or to 1e-3 in `--precision=float32`, where only about the first 5 steps can agree: the
-dynamics amplify rounding. The strategy, precision and micro-batches of the gin files are ignored.
+The first steps are computed on 1, 2 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with
+the same seed and global batch; the strategy and the precision of the gin files are ignored. Every
+loss, averaged gradient and variable must agree to 1e-9 in float64, or to 1e-3 in float32.
 
-With `--check_resume` it proves instead that a run that is interrupted, and resumed in a new
-process, equals bit for bit the run that is not interrupted: every scalar and every variable of
-`--steps` steps (default 6), under the strategy and the precision of the gin files.
-
-With `--scaling` it predicts the efficiency of the step on 2 to 512 replicas, each with the global
-batch of the gin files; with `--strong`, they share it. It counts the step's collectives and times
-it on one replica, `--steps` calls (default 10), or takes `--step_seconds`, those of another
-machine. The networks are those in `replicator.doctor.scaling.model.NETWORKS`, or one of your own:
-`--bandwidth`, in bytes a second, and `--latency`, in seconds.
+With `--check_resume` a run that is interrupted, and resumed in a new process, must equal bit for
+bit the run that is not, under the configured strategy. With `--scaling` it counts the collectives
+of the step, times it on one replica, and predicts its efficiency on 2 to 512.
 
 Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or configuration.
 """

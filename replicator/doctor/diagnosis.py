@@ -122,7 +122,7 @@ class Case:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
-            or self._own_pool() or self._own_statistic()
+            or self._own_statistic()
             or "a batch-dependent op: something mixes the examples of a batch, and each "
             f"{self._part} has its own; compute it over all replicas with replicator.all_mean or "
             "all_gather")
@@ -182,20 +182,6 @@ class Case:
     values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
 
-  def _own_pool(self) -> str:
-    """A variable receives as many more new rows on one replica as there are fewer replicas."""
-    step = self.first.key[0]
-    for key, value in self.reference.quantities.items():
-      before, other = (step - 1, VARIABLE, key[2]), self.other.get(key)
-      if key[:2] != (step, VARIABLE) or value.ndim < 2 or other is None:
-        continue
-      new = _new_rows(self.reference.quantities[before], value)
-      if 0 < new == self.parts * _new_rows(self.other[before], other) and not self.microbatches:
-        return (f"each replica puts only its own examples into '{key[2]}': {new // self.parts} of "
-                f"{new} come in; keep a pool or a queue in a replicator.ExamplePool, or join the "
-                "examples first with replicator.all_concat")
-    return ""
-
   def _own_statistic(self) -> str:
     if self.first.key[1] != VARIABLE:
       return ""
@@ -203,9 +189,3 @@ class Case:
               if self.microbatches else "average a statistic first with replicator.all_mean")
     return (f"a variable is assigned what one {self._part} computed from its own examples; {remedy}"
             "; keep examples, as in a pool or a queue, in a replicator.ExamplePool")
-
-
-def _new_rows(before: np.ndarray, after: np.ndarray) -> int:
-  """The number of rows of a variable that were not in it before."""
-  rows = lambda x: {row.tobytes() for row in np.ascontiguousarray(x)}
-  return len(rows(after) - rows(before))

@@ -15,7 +15,7 @@ from replicator.console import command
 from replicator.console.flags import Parser, program
 from replicator.errors import PREEMPTED_STATUS, UsageError
 from replicator.storage.urls import refuse_url
-from replicator.sweeps import page, results, sweep_file
+from replicator.sweeps import results, sweep_file
 from replicator.sweeps.runners import local, ray_tasks, slurm
 from replicator.sweeps.sweep import Sweep
 from replicator.sweeps.trials import FAILED, WAITING
@@ -103,7 +103,7 @@ def _report(sweep: Sweep, command: str) -> int:
   """Prints how the sweep has ended; returns the exit status."""
   current = sweep.current()
   print(f"{sweep.search.stage}{results.summary(current, sweep.search.count)}: "
-        f"{sweep.folder / results.CSV}, {sweep.folder / page.FILE}")
+        f"{sweep.folder / results.CSV}, {sweep.folder / results.PAGE}")
   failed = [result.record for result in current if result.record.status == FAILED]
   if failed:
     print(f"failed: {failed[0].id}: {failed[0].message}; --retry_failed runs "

@@ -1,4 +1,7 @@
-"""The results of a sweep: a row for each trial, settings over their seeds, lines, `sweep.csv`."""
+"""The results of a sweep: a row for each trial, settings over their seeds, lines, and two files.
+
+`sweep.csv` has the rows. `sweep.html` is a self-contained page, the best trials first.
+"""
 
 import csv
 import dataclasses
@@ -12,11 +15,14 @@ import numpy as np
 from replicator.atomic import write_whole
 from replicator.console.formatting import format_duration, format_number, listed
 from replicator.sweeps import space, trials
+from replicator.sweeps.populations import lineage
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record
-from replicator.workdir import reader
+from replicator.workdir import charts, pages, reader
 
-CSV = "sweep.csv"
+CSV, PAGE = "sweep.csv", "sweep.html"
+_TEMPLATES = pathlib.Path(__file__).parent / "templates"
+_KINDS = {DONE: "good", FAILED: "bad", PRUNED: "warn"}
 
 
 @dataclasses.dataclass
@@ -126,6 +132,42 @@ def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str)
         record.seconds, *([result.best(), result.last()] if result.series else [None, None]),
         *([record.parent] if parent else []), "yes" if result.is_current else "no", record.message])
   write_whole(folder / CSV, text.getvalue())
+
+
+def write_page(folder: pathlib.Path, results: Sequence[TrialResult], file: SweepFile, count: int
+               ) -> None:
+  """Writes `sweep.html`, which needs no other file, for a sweep of `count` trials."""
+  current = [result for result in results if result.is_current]
+  settings = by_setting(results, file.goal)
+  best = [result.score() for result in current if math.isfinite(result.score())] or [math.nan]
+  is_bad = any(result.record.status == FAILED for result in current)
+  seconds = sum(result.record.seconds for result in current)
+  badges = [pages.Badge(summary(current, count), "bad" if is_bad else "good"),
+            pages.Badge(f"{file.best()} {file.metric} is best"),
+            pages.Badge(f"{format_duration(seconds)} in all")]
+  names = sorted({name for result in results for name in result.record.bindings})
+  reports = {result.record.id: f"trials/{result.record.id}/report.html" for result in results}
+  write_whole(folder / PAGE, pages.render(
+    PAGE, _TEMPLATES, title=folder.resolve().name, what=f"Sweep of {file.experiment}",
+    badges=badges, file=file, results=results, settings=settings, kinds=_KINDS,
+    names=trials.short_names(names),
+    span=(min(best), max(best)), charts=list(map(_panel, settings)), label=trials.label,
+    reports={trial: path for trial, path in reports.items() if (folder / path).exists()},
+    gin_text=space.gin_text, lineage=pages.picture(
+        folder / lineage.FILE, "A curve per member. A copy begins where its donor was.")
+    if file.population and (folder / lineage.FILE).exists() else None))
+
+
+def _panel(setting: Setting) -> pages.Panel:
+  """The curves of a setting, one for each seed or member."""
+  curves = {f"seed {result.record.bindings.get(space.SEED)}" if not result.record.generation else
+            result.record.id: tuple(np.reshape(result.series, (-1, 2)).T)
+            for result in setting.results}
+  return pages.Panel(trials.label(setting.bindings), charts.curves([*curves.values()]),
+                     "evaluation", labels=list(curves) if len(curves) > 1 else ())
+
+
+# ---- Lines --------------------------------------------------------------------------------------
 
 
 def ended(result: TrialResult) -> str:

@@ -83,6 +83,8 @@ class Search:
     count: the number of trials that the sweep will have.
   """
 
+  stage = ""  # That of a population.
+
   def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
                folder: pathlib.Path, in_memory: bool = False):
     """Knows the trials of `results`, which are in the order in which they began.
@@ -161,11 +163,6 @@ class Search:
               for params in asked)  # Possibly a good point again and again.
     found = map(self._trial, itertools.chain(points, draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
-
-  @property
-  def stage(self) -> str:
-    """A sweep of trials has no stages."""
-    return ""
 
   def explained(self) -> Iterator[str]:
     """Lines on the trials that are not known yet."""

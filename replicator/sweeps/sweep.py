@@ -10,7 +10,7 @@ from rich.text import Text
 from replicator.console.status import Status
 from replicator.errors import UsageError, nearest
 from replicator.processes import stop_signals
-from replicator.sweeps import page, results, trials
+from replicator.sweeps import results, trials
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trial_process import AT_ONCE, STOP
@@ -157,7 +157,7 @@ class Sweep:
     rows = results.ranked(self.results.values())
     self.search.draw()
     results.write_csv(self.folder, rows, self.file.metric)
-    page.write(self.folder, rows, self.file, self.search.count)
+    results.write_page(self.folder, rows, self.file, self.search.count)
     now = time.monotonic()
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
 

@@ -104,6 +104,7 @@ gin.external_configurable(SweepFile, name="sweep", module="replicator")
 _DRAWN = ("random", "optuna", "population")  # Spaces of distributions.
 _LEAST = {"interval": 1, "trials": 1, "search_seed": 0, "startup_trials": 1, "prune_after": 0,
           "gpus_per_trial": 0}
+_FOR = {"trials": _DRAWN, "prune_after": ("optuna",), "interval": ("population",)}
 STEPS = re.compile(r"\s*(?:replicator\.)?train\.steps\s*=\s*([\d_]+)\s*(?:#.*)?$")
 
 
@@ -113,13 +114,11 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   Raises:
     UsageError: the file is missing or not gin, or a name or a value is not valid.
   """
-  if not os.path.isfile(gin_files.found(path)):
-    raise UsageError(f"--sweep_file={path}: no such file{gin_files.named_like(path)}")
   gin.clear_config()
   try:
     values = _values(statements.read([path], bindings, _find))
-  except UsageError as error:  # The reader names the flag of an experiment.
-    raise UsageError(re.sub("^--gin_param", "--sweep_param", str(error))) from error
+  except UsageError as error:  # The reader names the flags of an experiment.
+    raise UsageError(re.sub("^--gin_(file|param)", r"--sweep_\1", str(error))) from error
   finally:
     gin.clear_config()
   missing = [f"sweep.{key}" for key in ("experiment", "metric") if not values.get(key)]
@@ -179,17 +178,13 @@ def _check(file: SweepFile) -> None:
   for key in _DRAWN:
     if getattr(file, key) and not file.trials:
       raise UsageError(f"sweep.{key}: bind sweep.trials, the number of points")
-  if file.trials and not any(getattr(file, key) for key in _DRAWN):
-    raise UsageError("sweep.trials: is for sweep.random or sweep.optuna or sweep.population, and "
-                     "there is none")
+  for key, users in _FOR.items():
+    if getattr(file, key) is not None and not any(getattr(file, user) for user in users):
+      raise UsageError(f"sweep.{key}: is for sweep.{' or sweep.'.join(users)}, and there is none")
   for key in ("optuna", "population"):
     others = [each for each in ("grid", "zip", "random", "seeds", "optuna") if each != key]
     if getattr(file, key) and any(getattr(file, each) for each in others):
       raise UsageError(f"sweep.{key} goes by itself: leave {', '.join(others)} out")
-  if file.prune_after is not None and not file.optuna:
-    raise UsageError("sweep.prune_after: is for sweep.optuna, and there is none")
-  if not file.population and file.interval is not None:
-    raise UsageError("sweep.interval: is for sweep.population, and there is none")
   if file.population:
     _check_population(file)
 

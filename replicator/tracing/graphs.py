@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from replicator.errors import is_of_user
 from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.step.replicated import copies_of
 
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+_FEWEST_CHANNELS = 16  # With these and more the gradient of a convolution is right.
 
 
 def place(frames: Sequence) -> str:
@@ -57,3 +60,31 @@ def _writes(graph: Any, names: set[str]) -> Iterator[str]:
       passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
       yield from _writes(called, {inside.name for outside, inside in zip(
           passed, called.inputs, strict=True) if outside.name in names})
+
+
+def unsafe_convolutions(graph: Any) -> list[str]:
+  """The convolutions whose gradient in a graph is unsafe on CPUs, with their places.
+
+  oneDNN, which computes convolutions on CPUs, writes outside its memory in the gradient of a
+  strided 1x1 kernel with few input channels (github.com/uxlfoundation/oneDNN/issues/6035, seen in
+  TensorFlow 2.21 with AVX-512). The process crashes, or goes on with wrong numbers. The list is
+  empty if oneDNN does not compute them: in float64, on other devices, or if it is off.
+  """
+  is_cpu = all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
+  if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" or not is_cpu:
+    return []
+  found = list(operations(graph))
+  differentiated = [operation.outputs[0].shape for operation in found
+                    if operation.type == "Conv2DBackpropFilter"]
+  return list(dict.fromkeys(
+      f"a convolution with the kernel {list(operation.inputs[1].shape)}"
+      f"{place(operation.traceback)}" for operation in found
+      if operation.type == "Conv2D" and _is_unsafe(operation)
+      and operation.inputs[1].shape in differentiated))
+
+
+def _is_unsafe(convolution: tf.Operation) -> bool:
+  kernel = convolution.inputs[1]
+  return (max(convolution.get_attr("strides")) > 1 and kernel.dtype != tf.float64
+          and kernel.shape.is_fully_defined() and kernel.shape[:2] == [1, 1]
+          and kernel.shape[2] < _FEWEST_CHANNELS)

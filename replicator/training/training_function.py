@@ -15,7 +15,7 @@ from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Nest, Replicator, Step
-from replicator.tracing import convolutions, graphs, python_draws
+from replicator.tracing import graphs, python_draws
 from replicator.tracing.trainable import ByTrainable
 from replicator.training import observer
 from replicator.workdir.reader import TIMES
@@ -55,7 +55,7 @@ class _Compiled:
       lines += [f"warning: {name}: on CPUs its gradient may be wrong or end the process, a fault "
                 "of oneDNN's with a stride and fewer than 16 input channels; pass it every second "
                 "pixel, x[:, ::2, ::2] for strides=2, and use strides=1"
-                for name in convolutions.unsafe(self.graph)]
+                for name in graphs.unsafe_convolutions(self.graph)]
     return lines
 
 

@@ -24,11 +24,11 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from replicator import atomic
 from replicator.console import flags
 from replicator.errors import RunFailed, UsageError
+from replicator.storage.mirror import Mirror
 from replicator.workdir import reader
 
 FILE = ".owner"
@@ -75,8 +75,8 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       workdir.mkdir(parents=True, exist_ok=True)
-      on_disk = _OnDisk(workdir / FILE)
-      is_new = on_disk.create(b"")
+      store = _Folder(workdir)
+      is_new = store.create(FILE, b"")
       file = (workdir / FILE).open("ab+", buffering=0)
       stack.enter_context(file)  # To close it unlocks it.
       _open.add(file)
@@ -85,7 +85,7 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
         file.write(_this_process())
         os.fsync(file.fileno())  # Other machines read it.
       else:
-        claim = Claim(on_disk, str(workdir))
+        claim = Claim(store, str(workdir))
         claim.take(is_new)
         stack.callback(claim.release)
         stack.callback(_claims.pop, workdir)
@@ -145,27 +145,15 @@ def _wait_for(holder: Callable[[], str], workdir: str, poll_seconds: float) -> N
 # ---- Claims: what the content of `.owner` says --------------------------------------------------
 
 
-class OwnerFile(Protocol):
-  """The file `.owner`, where nothing can lock it."""
-
-  def create(self, content: bytes) -> bool:
-    """Makes the file; returns whether there was none. Only one of several processes can."""
-
-  def read(self) -> bytes:
-    """Its content; empty if there is no such file."""
-
-  def write(self, content: bytes) -> None:
-    """Replaces its content as a whole."""
-
-  def remove(self) -> None:
-    """Removes the file, if it is there."""
-
-
 class Claim:
-  """The ownership of `workdir`, a folder or a URL, by the content of its `.owner`."""
+  """The ownership of a workdir by the content of its `.owner`.
 
-  def __init__(self, file: OwnerFile, workdir: str):
-    self._file = file
+  `store` has that file; only one of several processes can `create` it. `workdir` is the name of the
+  workdir, a path or a URL.
+  """
+
+  def __init__(self, store: "Mirror | _Folder", workdir: str):
+    self._store = store
     self._workdir = workdir
     self._me = _this_process()
 
@@ -175,32 +163,32 @@ class Claim:
     Raises a UsageError if another process owns it for `WAIT_SECONDS`.
     """
     if is_new:
-      self._file.write(self._me)
+      self._store.write(FILE, self._me)
     else:
       _wait_for(self._holder, self._workdir, _CLAIM_SECONDS)
 
   def confirm(self) -> None:
     """Writes that this process lives; raises a RunFailed if it does not own the workdir any more.
     """
-    content = self._file.read()
+    content = self._store.read(FILE)
     if not self._is_mine(content):
       raise RunFailed(f"{self._workdir}: was taken over by {_shown(content)}; this process ends")
-    self._file.write(self._me + f"\n{_now()}".encode())
+    self._store.write(FILE, self._me + f"\n{_now()}".encode())
 
   def release(self) -> None:
     """Removes the file, unless it is another process's by now; no failure of that matters."""
     with contextlib.suppress(Exception):  # The next process sees that this one is gone.
-      if self._is_mine(self._file.read()):
-        self._file.remove()
+      if self._is_mine(self._store.read(FILE)):
+        self._store.remove(FILE)
 
   def _is_mine(self, content: bytes) -> bool:
     return content.startswith(self._me)
 
   def _holder(self) -> str:
     """The process that owns the workdir, and on another line a remedy; empty if this one does."""
-    if self._file.create(self._me):
+    if self._store.create(FILE, self._me):
       return ""
-    content = self._file.read()
+    content = self._store.read(FILE)
     if self._is_mine(content):  # The first answer was lost, and the request was sent again.
       return ""
     is_here, lives = _process_of(content)
@@ -208,37 +196,37 @@ class Claim:
       return _shown(content) + ("" if is_here else
                                 "\n; if that process is gone, add --take_over to the command")
     print(f"note: {self._workdir}: taken over from {_shown(content)}", file=sys.stderr, flush=True)
-    self._file.write(self._me)
+    self._store.write(FILE, self._me)
     time.sleep(_CLAIM_SECONDS)  # Another process may do the same now; the last one is the owner.
-    content = self._file.read()
+    content = self._store.read(FILE)
     return "" if self._is_mine(content) else _shown(content)
 
 
-class _OnDisk:
-  """An `OwnerFile` in a folder."""
+class _Folder:
+  """A folder as a store of objects, see `Mirror`."""
 
   def __init__(self, path: pathlib.Path):
     self._path = path
 
-  def create(self, content: bytes) -> bool:
+  def create(self, name: str, content: bytes) -> bool:
     try:
-      with self._path.open("xb") as file:
+      with (self._path / name).open("xb") as file:
         file.write(content)
         return True
     except FileExistsError:
       return False
 
-  def read(self) -> bytes:
+  def read(self, name: str) -> bytes:
     try:
-      return self._path.read_bytes()
+      return (self._path / name).read_bytes()
     except FileNotFoundError:
       return b""
 
-  def write(self, content: bytes) -> None:
-    atomic.write_whole(self._path, content)
+  def write(self, name: str, content: bytes) -> None:
+    atomic.write_whole(self._path / name, content)
 
-  def remove(self) -> None:
-    self._path.unlink(missing_ok=True)
+  def remove(self, name: str) -> None:
+    (self._path / name).unlink(missing_ok=True)
 
 
 def _this_process() -> bytes:

@@ -84,7 +84,7 @@ class _Run:
     self.mirror = mirror
     self._folder = folder
     self._behind = folder.parent / _BEHIND
-    self._claim = lock.Claim(_InStore(mirror), mirror.url) if is_chief else None
+    self._claim = lock.Claim(mirror, mirror.url) if is_chief else None
     self._is_owner = False
 
   def begin(self) -> None:
@@ -137,25 +137,6 @@ class _Run:
 
 def _reason(error: Exception) -> str:
   return f"{type(error).__name__}: {first_line(error)}"
-
-
-class _InStore:
-  """An `OwnerFile` in an object store."""
-
-  def __init__(self, mirror: Mirror):
-    self._mirror = mirror
-
-  def create(self, content: bytes) -> bool:
-    return self._mirror.create(lock.FILE, content)
-
-  def read(self) -> bytes:
-    return self._mirror.read(lock.FILE)
-
-  def write(self, content: bytes) -> None:
-    self._mirror.write(lock.FILE, content)
-
-  def remove(self) -> None:
-    self._mirror.remove(lock.FILE)
 
 
 @contextlib.contextmanager

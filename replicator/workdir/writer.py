@@ -19,8 +19,8 @@ from replicator import atomic
 from replicator.configuration import operative, statements
 from replicator.console import kernel
 from replicator.internals.tensorflow_internals import handle
-from replicator.workdir import notebook, provenance, reader
-from replicator.workdir.report import write_report
+from replicator.workdir import provenance, reader
+from replicator.workdir.report import LiveReport, write_report
 
 _REPORTS = 0.01  # Share of the run's time that reports may use.
 
@@ -39,7 +39,7 @@ class WorkdirWriter:
     self._resumed = first_step > 0
     self._metrics = workdir / "metrics.jsonl"
     self._next_report = 0.0  # The earliest time.
-    self._live_report = notebook.LiveReport(workdir) if kernel.is_kernel() else None
+    self._live_report = LiveReport(workdir) if kernel.is_kernel() else None
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
     self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.

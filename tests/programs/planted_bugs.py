@@ -14,13 +14,6 @@ from replicator import app, random
 from tests.programs.two_networks import WIDTH, Points
 
 
-def own_variable(shape: list[int]) -> tf.Variable:
-  """Zeros, of which every replica writes its own copy."""
-  return tf.Variable(tf.zeros(shape, keras.config.floatx()), trainable=False,
-                     synchronization=tf.VariableSynchronization.ON_READ,
-                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-
 @gin.configurable
 class Regression(tf.Module):
   """Learns a function of noisy points by least squares.
@@ -52,8 +45,10 @@ class Regression(tf.Module):
     self.network = keras.Sequential(layers)
     self.variables_learned = self.network.trainable_variables
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.Adam(0.01), self.variables_learned)
-    self.latest = own_variable([])
-    self.pool = own_variable([20, WIDTH]) if bug == "own_pool" else None
+    self.latest = tf.Variable(  # Every replica writes its own copy.
+        tf.zeros([], keras.config.floatx()), trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     if self.accumulates:
@@ -63,8 +58,6 @@ class Regression(tf.Module):
     if self.bug == "unaveraged_variable":
       loss += self.latest.read_value()
       self.latest.assign(tf.reduce_mean(batch["x"]))
-    if self.pool is not None:
-      self.pool.assign(tf.concat([batch["x"], self.pool], 0)[:self.pool.shape[0]])
     if self.bug == "branch":
       tf.cond(loss > 0, lambda: self.optimizer.apply(gradients), lambda: None)
     else:

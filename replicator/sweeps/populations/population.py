@@ -14,18 +14,68 @@ import dataclasses
 import json
 import math
 import pathlib
+import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from replicator.atomic import to_disk, write_whole
 from replicator.console.formatting import format_number
 from replicator.errors import UsageError
-from replicator.sweeps import search, trials
+from replicator.sweeps import search, space, trials
 from replicator.sweeps.populations import lineage
-from replicator.sweeps.populations.generations import SHARE, Draw, Generation, following
-from replicator.sweeps.results import TrialResult
+from replicator.sweeps.results import TrialResult, rank
 from replicator.sweeps.sweep_file import STEPS, SweepFile
 from replicator.sweeps.trials import DONE, Record
+
+_SHARE = 4  # The lowest quarter copies the top quarter.
+_RESAMPLED = 0.25  # The probability that a value is drawn from its space.
+_FACTORS = (0.8, 1.2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+  """Drawn for a member and a generation: its bindings, and whose checkpoint it begins with."""
+
+  bindings: space.Point
+  parent: int = 0  # The number of a member, from 1 on; 0 if it goes on with its own.
+
+
+Generation = Sequence[Draw]
+
+
+def following(file: SweepFile, generations: Sequence[Generation], scores: Sequence[float]
+              ) -> list[Draw]:
+  """The generation after `generations`, whose last one has ended with `scores`, by member.
+
+  The score of a member that failed is nan. Without a finite score there is none: the list is empty.
+  """
+  last, count = generations[-1], len(scores)
+  order = sorted(range(count), key=lambda i: rank(scores[i], file.goal))  # The best first.
+  share = max(1, count // _SHARE)
+  top = [i for i in order[:share] if not math.isnan(scores[i])]
+  poor = {*order[-share:], *(i for i in order if math.isnan(scores[i]))}
+  if not top:
+    return []
+  made = []
+  for i, member in enumerate(last):
+    draw = f"{file.search_seed}/{len(generations)}/{i + 1}"
+    donor = top[int(random.Random(draw).random() * len(top))]
+    made.append(Draw(_perturbed(file.space(), last[donor].bindings, draw), donor + 1)
+                if i in poor else Draw(member.bindings))
+  return made
+
+
+def _perturbed(names: Mapping[str, space.Distribution], bindings: space.Point, draw: str
+               ) -> space.Point:
+  """The bindings with each value changed; a name that is added does not change those of others."""
+  changed = {}
+  for name, value in bindings.items():
+    uniform = random.Random(f"{draw}/{name}").random
+    if uniform() < _RESAMPLED:
+      changed.update(next(search.draws({name: names[name]}, draw)))
+    else:
+      changed[name] = names[name].scaled(value, _FACTORS[uniform() < 0.5])
+  return changed
 
 
 class Population:
@@ -40,7 +90,7 @@ class Population:
                folder: pathlib.Path, note: Callable[[str], None]):
     """Goes on with what the sweep's folder and the `results`, which stay up to date, record."""
     self._file, self._results, self._folder, self._note = file, results, folder, note
-    self.count = file.trials or 0
+    self.count, self._interval = file.trials or 0, file.interval or 0
     digest = search.digest_of(file, file.metric, file.trials, file.interval, file.search_seed)
     self._ids = [f"member={number}_{digest}" for number in range(1, self.count + 1)]
     self._path = folder / f"population_{digest}.json"  # A folder may have those of several files.
@@ -76,11 +126,6 @@ class Population:
                                 parent=copies[-1] if copies else "")
 
   @property
-  def _interval(self) -> int:
-    assert self._file.interval
-    return self._file.interval
-
-  @property
   def _end(self) -> int:
     """The step at which the present generation ends."""
     return len(self._generations) * self._interval
@@ -93,7 +138,7 @@ class Population:
   def explained(self) -> Iterator[str]:
     """Lines on what follows the trials."""
     if (left := self._file.steps() - self._end) > 0:
-      share = max(1, self.count // SHARE)
+      share = max(1, self.count // _SHARE)
       yield (f"\nthen, {left // self._interval} times: the {share} of the worst "
              f"{self._file.metric}, and those that failed, copy one of the {share} best and go on "
              f"with its bindings, perturbed; all train for {self._interval} steps more")

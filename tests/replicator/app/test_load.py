@@ -311,8 +311,7 @@ def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tm
     replicator.load(copied)
 
 
-def test_a_run_of_a_notebook_is_loaded_by_the_function_that_trained_it(run, tmp_path):
-  copied = shutil.copytree(run, tmp_path / "run")
+def test_a_run_of_a_notebook_is_loaded_by_the_function_that_trained_it(copied):
   change_facts(copied, program=["kernel.py"], program_file=None)
   with pytest.raises(replicator.UsageError, match=r"in a notebook.* replicator\.load\(run, main="):
     replicator.load(copied)

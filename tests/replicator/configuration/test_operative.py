@@ -180,15 +180,7 @@ def test_a_resumed_run_reports_each_change(tmp_path):
       "changed: unknown.x is no longer set, was 1"]
 
 
-def test_the_calls_in_a_text_are_those_of_what_is_configurable():
-  text = "N = 1\ntrain.steps = 3\ntrain.seed = 2\ninner/noise.scale = %N\nunknown.x = 1\n"
-  calls = operative.calls_in(text)
-  assert calls[("", "replicator.train")] == {"steps": 3, "seed": 2}
-  assert sorted(key[0] for key in calls) == ["", "inner"]
-
-
 @pytest.mark.parametrize("text", ["a.x = = 1", "a.x = [1", "a.x = 'b"])
 def test_a_text_that_is_not_gin_has_no_differences(text):
   with pytest.raises(ValueError, match="not valid gin"):
     differences(text, "")
-  assert operative.calls_in(text) == {}

@@ -63,12 +63,3 @@ def test_the_program_is_named_as_it_was_typed(module, words, experiment, monkeyp
   monkeypatch.setattr(sys, "argv", ["my experiments/gan.py"])
   assert flags.program() == ["python", *words]
   assert flags.experiment() == experiment
-
-
-@pytest.mark.parametrize("module, found", [
-  ("experiments.gan", "experiments.sngan"), ("replicator.doctor.__main__", ""), (None, "")])
-def test_another_experiment_is_found_beside_the_running_one(module, found, monkeypatch):
-  spec = module and importlib.machinery.ModuleSpec(module, None)
-  monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
-  assert flags.experiment_called("SNGAN") == found
-  assert flags.experiment_called("WGAN") == flags.experiment_called("no name") == ""

@@ -8,12 +8,10 @@ from replicator.console import kernel
 from replicator.console.progress import Progress
 
 
-def test_a_notebook_is_a_kernel(notebook):
-  assert kernel.is_kernel()
-
-
-def test_a_program_is_none():
+def test_a_notebook_is_a_kernel_and_a_program_is_none(request):
   assert not kernel.is_kernel()
+  request.getfixturevalue("notebook")
+  assert kernel.is_kernel()
 
 
 def test_the_progress_is_one_line_that_does_not_change_too_often(notebook):

@@ -1,5 +1,6 @@
 """The command line of the doctor: what it prints, and its status."""
 
+import itertools
 import os
 import pathlib
 import pickle
@@ -11,11 +12,11 @@ import tensorflow as tf
 
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
-from replicator.doctor import replica_check
-from replicator.doctor.verdict import AGREES
+from replicator.doctor import replica_check, resume_check
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from tests.programs import planted_bugs
 from tests.programs.processes import python
-from tests.replicator.doctor.checks import SMALL, planted
+from tests.replicator.doctor.checks import SMALL
 
 
 @pytest.mark.slow
@@ -56,39 +57,39 @@ def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkey
                         "tf.float32, or compare loosely with --precision=float32)") == has_hint
 
 
-@pytest.fixture
-def examine_planted(monkeypatch, capsys):
-  """The command on the planted bugs, in this process and so without two others."""
-  def run(*words: str) -> tuple[int, str]:
-    monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
-    monkeypatch.setattr(replica_check.ReplicaCheck, "results", first_row)
-    status = doctor.main(["--experiment=x", "--steps=1", f"--gin_param={SMALL[0]}", *words])
-    return status, "".join(capsys.readouterr())
+@pytest.mark.parametrize("flags, title, good, bad", [
+    ([], "x: 5 steps of 8 examples in float64, against 1 replica",
+     "trains the same however it is divided", "does not train and log the same however it is div"),
+    (["--check_resume"], "x: 6 steps, against the same run ended after step 3 and resumed in a new",
+     "resumes exactly", "does not resume exactly")])
+def test_the_status_says_whether_a_step_passes(flags, title, good, bad, monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(replica_check.ReplicaCheck, "prepare", lambda check: setattr(
+      check, "reference", types.SimpleNamespace(batch_size=8)))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+  for status, verdict, words in [(0, AGREES, good), (1, DIFFERS, bad), (1, FAILED, bad)]:
+    rows = [CheckResult("row", AGREES, ""), CheckResult("row", verdict, "")]
+    for check in (replica_check.ReplicaCheck, resume_check.ResumeCheck):
+      monkeypatch.setattr(check, "results", lambda *_, rows=rows: iter(rows))
+    assert doctor.main(["--experiment=x", *flags]) == status
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(title) and last.startswith(f"This step {words}")
+  # The replicas are CPUs, which every machine has; a run resumes where it trains.
+  assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0" if flags else "-1")
 
+
+def test_the_status_is_1_where_nothing_could_be_compared(monkeypatch, capsys):
   every_row = replica_check.ReplicaCheck.results
-
-  def first_row(self, words):
-    yield next(every_row(self, words))
-  return run
-
-
-def test_the_status_says_whether_a_step_trains_the_same(examine_planted, monkeypatch):
-  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-  status, printed = examine_planted()
-  title, *_, last = printed.splitlines()
-  assert (status, last) == (0, "This step trains the same however it is divided.")
-  assert title == "x: 1 steps of 8 examples in float64, against 1 replica"
-  assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"  # Every machine has CPUs to divide.
-  status, printed = examine_planted(f"--gin_param={planted('sum')}")
-  assert status == 1
-  assert "likely cause: a loss summed instead of averaged" in printed
-  assert printed.endswith("This step does not train and log the same however it is divided.\n")
-
-
-def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):
-  status, printed = examine_planted("--gin_param=train.global_batch_size = 7")
-  assert status == 1 and "7: does not divide by the 2 replicas" in printed
+  monkeypatch.setattr(doctor, "load", lambda experiment: planted_bugs.main)
+  monkeypatch.setattr(replica_check.ReplicaCheck, "results", lambda check, words: itertools.islice(
+      every_row(check, words), 1))  # So without two other processes.
+  words = ["--experiment=x", "--steps=1", "--gin_param=train.global_batch_size = 7"]
+  assert doctor.main(words) == 1
+  printed = capsys.readouterr().out
+  assert "7: does not divide by the 2 replicas" in printed
   assert printed.endswith("Nothing could be compared.\n")
+  assert doctor.main([*words, "--gin_param=Regression.bugs = 1"]) == 2
+  assert "Did you mean 'bug'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -97,22 +98,14 @@ def test_the_status_is_1_where_nothing_could_be_compared(examine_planted):
     (["--experiment=experiments.sngan", "--gin_fil=x"], "Did you mean '--gin_file'?"),
     (["--experiment=experiments.sngan", "--precision=float16"], "--precision"),
     (["--gin_file=x"], "--experiment"),
+    (["--experiment=~/my_step.py"], "--experiment={home}/my_step.py: no such file"),
 ])
-def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys):
+def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
   assert doctor.main(words) == 2
   output = capsys.readouterr()
-  assert output.out == "" and output.err.count("\n") == 1 and message in output.err
-
-
-def test_the_home_directory_may_be_written_as_a_tilde(tmp_path, monkeypatch, capsys):
-  monkeypatch.setenv("HOME", str(tmp_path))
-  assert doctor.main(["--experiment=~/my_step.py"]) == 2
-  assert f"--experiment={tmp_path}/my_step.py: no such file" in capsys.readouterr().err
-
-
-def test_a_bad_binding_is_status_2(examine_planted):
-  status, printed = examine_planted("--gin_param=Regression.bugs = 1")
-  assert status == 2 and "Did you mean 'bug'?" in printed
+  assert output.out == "" and output.err.count("\n") == 1
+  assert message.format(home=tmp_path) in output.err
 
 
 def test_a_program_hands_over_what_it_would_run(tmp_path, monkeypatch):

@@ -1,12 +1,10 @@
 """The command line of a sweep."""
 
 import csv
-import os
 
 import pytest
 
 from replicator.sweeps import command, results, trials
-from tests.replicator.sweeps.conftest import TINY
 
 
 def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sweep):
@@ -22,25 +20,6 @@ def test_an_experiment_that_is_not_there_is_reported(sweep):
   assert sweep.write(experiment="experiments.sngna").run("--explain") == 2
   assert sweep.err.startswith("error: sweep.experiment = 'experiments.sngna' rejects a trial: ")
   assert sweep.err.endswith("No module named experiments.sngna\n")
-
-
-FINDER = f"""
-import importlib.abc, importlib.util, sys
-
-class Finder(importlib.abc.MetaPathFinder):
-  def find_spec(self, name, path=None, target=None):
-    return importlib.util.spec_from_file_location(name, {str(TINY)!r}) if name == "tiny" else None
-
-sys.meta_path.append(Finder())
-"""
-
-
-def test_an_experiment_is_where_python_finds_it(sweep, tmp_path, monkeypatch):
-  (tmp_path / "sitecustomize.py").write_text(FINDER)  # As that of an editable installation.
-  monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-  monkeypatch.chdir(tmp_path)
-  assert sweep.write(experiment="tiny", grid={"lr": [0.1]}, seeds=[1]).run() == 0
-  assert "1 of 1 done" in sweep.out
 
 
 @pytest.mark.parametrize("flags, message", [

@@ -94,13 +94,6 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(searches, tmp_pat
   assert not set(other.run(dataclasses.replace(FILE, search_seed=1))) & set(whole)
 
 
-def test_a_proposal_depends_on_the_number_of_known_trials(searches):
-  first = searches.begin().proposed()
-  known = Record.make(FILE, {"lr": 0.5, "n": 1, "c": "a"}, searches.folder)
-  searches.add(FILE, known.id, known.bindings)
-  assert searches.begin().proposed().id != first.id
-
-
 def test_a_search_knows_the_recorded_trials_of_its_space(searches):
   first = dict(searches.run(count=12))
   bindings = next(iter(first.values())).bindings

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import replicator
 from replicator.app import config
-from replicator.tracing import convolutions, graphs
+from replicator.tracing import graphs
 
 
 def line_of(words: str) -> str:
@@ -78,7 +78,7 @@ def found(kernel: list[int], strides: int, dtype: tf.DType = tf.float32, backwar
     return tape.gradient(y, w) if backward else y
 
   images = tf.TensorSpec([2, 8, 8, kernel[2]], dtype)
-  return convolutions.unsafe(
+  return graphs.unsafe_convolutions(
       step.get_concrete_function(images, tf.TensorSpec(kernel, dtype)).graph)
 
 

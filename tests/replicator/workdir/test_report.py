@@ -10,6 +10,7 @@ from PIL import Image
 
 from replicator.errors import UsageError
 from replicator.workdir import report
+from replicator.workdir.writer import WorkdirWriter
 from tests.replicator.workdir.conftest import FACTS, Text, write_metrics
 
 
@@ -162,3 +163,27 @@ def test_the_report_says_why_a_run_failed_and_what_was_set_the_command_line_firs
                            settings=settings))
   assert "failed after step 120" in words and ended in words  # The reason stands in the table.
   assert words.index("adam.beta_1") < words.index("train.steps") < words.index("Parameters for")
+
+
+# ---- Under the cell of a notebook ---------------------------------------------------------------
+
+
+def test_a_short_report_is_brought_up_to_date_with_the_long_one(notebook, tmp_path):
+  writer = WorkdirWriter(tmp_path, {"steps": 3})
+  for step in (1, 2, 3):
+    writer.metrics(step, 1.0, {"d<": 4.0 / step, "grad_norm/d": 1.0, "eval/distance": 2.0,
+                               "data_wait": 0.1})
+    writer.report()
+  writer.report("")
+  (versions,) = notebook
+  assert len(versions) == 2  # That at step 2 was too recent.
+  text = Text(versions[-1])
+  assert "d< 1.333" in text.words and "eval/distance 2" in text.words
+  assert "grad_norm" not in text.words and "data_wait" not in text.words
+  assert text.tags.count("svg") == 2 and not text.images
+
+
+def test_it_has_the_newest_picture(notebook, workdir):
+  report.LiveReport(workdir).show()
+  page = Text(notebook[0][0])
+  assert len(page.images) == 1 and "step-00000300" in page.words

@@ -1,17 +1,15 @@
 """An experiment without TensorFlow whose results depend on all its steps, for populations.
 
 Each step adds the learning rate to its weight, and `eval/loss` is the distance of the weight from
-10. It saves at every step, and resumes from its newest checkpoint. Its third step waits until the
-file `hold` is gone, or fails in the member of the number `fail`, in all if that is -1. The member
-`lost` logs no numbers.
+10. It saves at every step, and resumes from its newest checkpoint. Its third step fails in the
+member of the number `fail`, in all if that is -1. The member `lost` logs no numbers.
 """
 
 import json
 import pathlib
 import sys
-import time
 
-KNOWN = {"lr": 1.0, "train.steps": 3, "fail": 0, "lost": 0, "hold": "", "saves": 1, "until": 99}
+KNOWN = {"lr": 1.0, "train.steps": 3, "fail": 0, "lost": 0, "saves": 1, "until": 99}
 
 
 def main(arguments: list[str]) -> int:
@@ -33,9 +31,6 @@ def main(arguments: list[str]) -> int:
   number = int(workdir.name.partition("_")[0].partition("=")[2])
   while step < min(settings["train.steps"], settings["until"]):
     step, weight = step + 1, weight + settings["lr"]
-    while step == 3 and settings["hold"] and pathlib.Path(settings["hold"]).exists():
-      (workdir / "state").write_text("2")
-      time.sleep(0.01)
     if step == 3 and settings["fail"] in (number, -1):
       print("error: it broke")
       return 1
