@@ -8,7 +8,6 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from models.vision.files.image_zip import content_offset
 from models.vision.images import labels as labels_lib
 from models.vision.images.image_source import drawn_by_numpy, hashed
 from replicator import UsageError
@@ -85,9 +84,6 @@ class ImageArrays:
     file, setting = Path(self._path).expanduser(), f"ImageArrays.path = {self._path!r}"
     if not file.exists():
       raise UsageError(f"{setting}: no such file; write an .npz file, or a folder of .npy files")
-    if file.suffix == ".npy":
-      raise UsageError(f"{setting}: is one array; write the folder of the arrays, and "
-                       f"ImageArrays.images = {file.stem!r}")
     found = ([each.stem for each in sorted(file.glob("*.npy"))] if file.is_dir()
              else _names_in(file, setting))
     if name not in found:
@@ -136,5 +132,6 @@ def _map_in_zip(path: Path, name: str) -> np.ndarray:
   if dtype.hasobject:
     raise ValueError("it has Python objects")
   with path.open("rb") as file:
-    offset = content_offset(file, entry.header_offset) + header_bytes
+    file.seek(entry.header_offset + 26)  # Where the lengths of a name and of extra fields are.
+    offset = entry.header_offset + 30 + int(sum(np.frombuffer(file.read(4), "<u2"))) + header_bytes
     return np.memmap(file, dtype, "r", offset, shape, "F" if is_fortran else "C")
