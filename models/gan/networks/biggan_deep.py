@@ -11,7 +11,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.attention import SelfAttention, with_attention
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
@@ -51,19 +51,8 @@ class BigGANDeepGenerator(keras.Model):
   normalization of all blocks. All convolutions and linear layers are spectrally normalized, but the
   embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
 
-  Args:
-    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
-    channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code.
-    num_classes: 0 for a generator without labels, whose blocks see the code alone.
-    width: the unit of the channel counts of all layers.
-    embedding_dim: the length of the embedding of a class.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
-    leak: the slope of the activations below 0; LOGAN has 0.2.
-
-  Raises:
-    UsageError: the resolution or the size for attention is unknown, or a call lacks labels.
+  The arguments and errors are those of `BigGANGenerator`, but the code is of any length; and `leak`
+  is the slope of the activations below 0, 0.2 in LOGAN.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
@@ -81,12 +70,10 @@ class BigGANDeepGenerator(keras.Model):
                                        initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, condition_dim, self.dtype_policy)
-    self.trunk: list[keras.Layer] = [
-        DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
-        for i, filters in enumerate(others)]
+    blocks = [DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
+              for i, filters in enumerate(others)]
     sizes = [4 * 2 ** ((i + 1) // 2) for i in range(len(others))]
-    for place in attention_places("BigGANDeepGenerator", attention, sizes)[:1]:
-      self.trunk.insert(place + 1, SelfAttention())
+    self.trunk = with_attention("BigGANDeepGenerator", attention, blocks, sizes)
     self.norm = GlobalBatchNorm()
     self.to_image = conv(channels, 3)
     build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
@@ -114,18 +101,7 @@ class BigGANDeepDiscriminator(Discriminator):
   A convolution, residual blocks, an activation and the sum over all positions give features h. The
   score is `<v, h> + b`, with classes as in `Discriminator`.
 
-  Args:
-    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
-    channels: 1 for gray, 3 for color images.
-    num_classes: above 0, the score has a projection term.
-    width: the unit of the channel counts of all layers.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
-    leak: the slope of the activations below 0; LOGAN has 0.2.
-
-  Raises:
-    UsageError: the resolution or the size for attention is unknown, images have another size, or
-      labels are missing.
+  The arguments and errors are those of `BigGANDiscriminator`, and `leak` that of the generator.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,
@@ -137,9 +113,8 @@ class BigGANDeepDiscriminator(Discriminator):
     blocks = [DeepDownBlock(filters, halve=i % 2 == 0, leak=leak)
               for i, filters in enumerate(others)]
     sizes = [resolution // 2 ** (i // 2 + 1) for i in range(len(others))]
-    self.trunk: list[keras.Layer] = [conv(first, 3), *blocks]
-    for place in attention_places("BigGANDeepDiscriminator", attention, sizes)[-1:]:
-      self.trunk.insert(place + 2, SelfAttention())
+    self.trunk = [conv(first, 3), *with_attention("BigGANDeepDiscriminator", attention, blocks,
+                                                  sizes, last=True)]
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.linear = dense(1, self.num_features, self.variable_dtype)
     if num_classes:
