@@ -51,11 +51,6 @@ def test_p_may_follow_a_schedule():
   assert [float(engine.run(augment.probability)[0]) for _ in range(3)] == [0.25, 0.5, 0.75]
 
 
-def test_blits_keep_the_values_of_smooth_images():
-  images = np.ones([50, 8, 8, 1]) * np.linspace(-1, 1, 50)[:, None, None, None]
-  np.testing.assert_allclose(only("blits", images=images), images, atol=1e-9)
-
-
 def test_colors_change_by_one_affine_map_that_keeps_gray_gray():
   images = IMAGES[:40]
   found = only("color", images=images)
@@ -173,14 +168,6 @@ def test_r1_through_the_pipeline_has_the_derivatives_of_finite_differences():
   ahead, behind = (float(penalty(kernel + step * direction)) for step in (1e-6, -1e-6))
   assert abs(slope) > 1e-3
   np.testing.assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_replicas_draw_the_changes_of_their_examples():
-  augment = ADA(0.5, blits=0, noise=1.0, cutout=1.0)
-  results = [Replicator(strategy, logical_cpus=cpus).run(augment.__call__, IMAGES[:8])
-             for strategy, cpus in (("default", None), ("mirrored", 2))]
-  np.testing.assert_allclose(np.concatenate(results[1]), results[0][0], atol=1e-12)
 
 
 def test_gin_binds_an_adaptive_probability():

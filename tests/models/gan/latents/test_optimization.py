@@ -68,12 +68,6 @@ def test_it_is_differentiated_through():
   np.testing.assert_allclose(found, differences, rtol=1e-6)
 
 
-def test_gin_chooses_the_direction():
-  gin.parse_config("LatentOptimization.direction = @plain_gradient\nplain_gradient.rate = 0.5")
-  moved, _ = LatentOptimization(share=1.0)(quadratic, tf.constant(Z))
-  np.testing.assert_allclose(moved, (Z + TARGET) / 2)
-
-
 def test_without_steps_the_settings_of_the_direction_count_as_used():
   # A binding that nothing uses ends a run, and `steps = 0` is the run to compare with.
   gin.parse_config("natural_gradient.rate = 0.5")
