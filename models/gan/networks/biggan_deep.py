@@ -51,8 +51,19 @@ class BigGANDeepGenerator(keras.Model):
   normalization of all blocks. All convolutions and linear layers are spectrally normalized, but the
   embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
 
-  The arguments and errors are those of `BigGANGenerator`, but the code is of any length; and `leak`
-  is the slope of the activations below 0, 0.2 in LOGAN.
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    latent_dim: the length of a code.
+    num_classes: 0 for a generator without labels, whose blocks see the code alone.
+    width: the unit of the channel counts of all layers.
+    embedding_dim: the length of the embedding of a class.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+    leak: the slope of the activations below 0; LOGAN has 0.2.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, or a call lacks labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
@@ -101,7 +112,18 @@ class BigGANDeepDiscriminator(Discriminator):
   A convolution, residual blocks, an activation and the sum over all positions give features h. The
   score is `<v, h> + b`, with classes as in `Discriminator`.
 
-  The arguments and errors are those of `BigGANDiscriminator`, and `leak` that of the generator.
+  Args:
+    resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
+    channels: 1 for gray, 3 for color images.
+    num_classes: above 0, the score has a projection term.
+    width: the unit of the channel counts of all layers.
+    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
+      paper: 64 pixels, if there is such a map.
+    leak: the slope of the activations below 0; LOGAN has 0.2.
+
+  Raises:
+    UsageError: the resolution or the size for attention is unknown, images have another size, or
+      labels are missing.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,

@@ -139,11 +139,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 def _upper_bits(image: Image.Image) -> Image.Image:
   """The upper 8 of the 16 bits of a gray image, as Pillow itself reads them of one with colors."""
-  levels = np.asarray(image)
-  gray = Image.fromarray((levels >> 8).astype(np.uint8))
-  if "transparency" in image.info:
-    gray.putalpha(Image.fromarray(np.uint8(255 * (levels != image.info["transparency"]))))
-  return gray
+  return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def center_square(image: Image.Image, resolution: int) -> Image.Image:
