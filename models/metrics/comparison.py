@@ -241,7 +241,7 @@ def _swd(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
 
 
 class _Metric(NamedTuple):
-  """What a metric needs of the images, and of how many; the names of its rows, and their fields."""
+  """The needs of a metric: of what, of how many images; the names of its rows, and their fields."""
 
   needs: str
   least: int
