@@ -134,6 +134,11 @@ GONE = {
     "models.gan.losses.bigbigan": "the losses of BigBiGAN are in experiments.bigbigan",
     "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
                                      "trained by python -m experiments.bigan",
+    "models.gan.losses.adversarial.hinge.real_margin": "both margins are 1",
+    "models.gan.losses.adversarial.hinge.fake_margin": "both margins are 1",
+    "models.gan.networks.acgan.ACGANDiscriminator.spectral": "the classifier is a plain layer",
+    "models.vision.classification.lars.LARS.nesterov": "the momentum is the paper's",
+    "models.vision.augmentation.flip_and_shift.FlipAndShift.largest": "it is 1/8, as in the paper",
     "models.gan.losses.adversarial.relativistic": "it is a part of R3GAN; write R3GAN for GAN, "
                                                   "and run python -m experiments.r3gan"}
 """The full names that have no successor, and what to write in their place."""

@@ -7,7 +7,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
@@ -24,17 +24,6 @@ from replicator import UsageError
 from replicator.console.formatting import format_number
 from replicator.errors import nearest
 
-NEEDS = {"fid": "statistics", "kid": "features", "prdc": "features", "is": "logits",
-         "swd": "images", "intra_fid": "features"}
-"""The metrics, and what each needs of the images; `intra_fid` needs their labels, too."""
-
-_NAMES = {"fid": ["Fréchet distance"], "kid": ["Kernel distance"],
-          "intra_fid": ["Intra-class Fréchet distance"],
-          "prdc": ["Precision", "Recall", "Density", "Coverage"], "is": ["Score of classes"],
-          "swd": ["Sliced Wasserstein distance"]}
-_PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
-              "Intra-class Fréchet distance": "Intra-class FID",
-              "Score of classes": "Inception score"}
 _KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
 _SPLITS = 10
 
@@ -108,22 +97,20 @@ def needs(metrics: Iterable[str]) -> set[str]:
 
 def names(metric: str, is_inception: bool) -> list[str]:
   """The names of the rows of a metric, without the name of the features."""
-  return [_PUBLISHED.get(name, name) if is_inception else name for name in _NAMES[metric]]
+  return [_PUBLISHED.get(name, name) if is_inception else name for name in _METRICS[metric].names]
 
 
 def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> None:
   """Raises a UsageError if there are too few images for a metric, before anything is computed."""
-  least = {"fid": 2, "kid": _KID_SUBSET_SIZE, "prdc": PRDC.k + 1, "is": _SPLITS, "swd": 1,
-           "intra_fid": 2}
   for metric in metrics:
     if metric == "swd" and num_real != num_generated:
       raise UsageError(f"metric 'swd' of {num_real:,} real and {num_generated:,} generated images: "
                        "it takes as many of both; take fewer of one, or leave 'swd' out")
     count = num_generated if metric == "is" else min(num_real, num_generated)
-    if count < least[metric]:
+    if count < _METRICS[metric].least:
       raise UsageError(f"metric '{metric}' of {num_real:,} real and {num_generated:,} generated "
-                       f"images: it needs at least {least[metric]:,} of each; take more images, or "
-                       f"leave '{metric}' out")
+                       f"images: it needs at least {_METRICS[metric].least:,} of each; take more "
+                       f"images, or leave '{metric}' out")
 
 
 def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
@@ -198,7 +185,7 @@ def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
     features, resizing, is_inception = "pixels", "none", True
     if extractor is not None and NEEDS[metric] != "images":
       features, resizing, is_inception = extractor.name, extractor.resizing, extractor.is_inception
-    numbers = _NUMBERS[metric](real, generated)
+    numbers = _METRICS[metric].numbers(real, generated)
     for name, number in zip(names(metric, is_inception), numbers, strict=True):
       rows.append(Row(
           metric=name.lower() if metric == "prdc" else metric,
@@ -253,8 +240,27 @@ def _swd(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   return [{"value": distance.mean, "method": f"times 1,000; mean over heights {heights}"}]
 
 
-_NUMBERS: dict[str, Callable[[Gathered, Gathered], list[dict[str, Any]]]] = {
-    "fid": _fid, "intra_fid": _intra_fid, "kid": _kid, "prdc": _prdc, "is": _is, "swd": _swd}
+class _Metric(NamedTuple):
+  """The needs of a metric: of what, of how many images; the names of its rows, and their fields."""
+
+  needs: str
+  least: int
+  names: tuple[str, ...]
+  numbers: Callable[[Gathered, Gathered], list[dict[str, Any]]]
+
+
+_METRICS = {
+    "fid": _Metric("statistics", 2, ("Fréchet distance",), _fid),
+    "kid": _Metric("features", _KID_SUBSET_SIZE, ("Kernel distance",), _kid),
+    "prdc": _Metric("features", PRDC.k + 1, ("Precision", "Recall", "Density", "Coverage"), _prdc),
+    "is": _Metric("logits", _SPLITS, ("Score of classes",), _is),
+    "swd": _Metric("images", 1, ("Sliced Wasserstein distance",), _swd),
+    "intra_fid": _Metric("features", 2, ("Intra-class Fréchet distance",), _intra_fid)}
+_PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
+              "Intra-class Fréchet distance": "Intra-class FID",
+              "Score of classes": "Inception score"}
+NEEDS = {name: metric.needs for name, metric in _METRICS.items()}
+"""The metrics, and what each needs of the images; `intra_fid` needs their labels, too."""
 
 
 def table(report: dict[str, Any]) -> str:

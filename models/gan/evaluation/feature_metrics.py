@@ -68,18 +68,12 @@ class FeatureMetrics:
 
   def measure(self, generate: Callable[[int, slice], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and compares them with the real ones.
+    """Draws `num_samples` images, which are rounded to 8 bits, and compares them; see `Quality`.
 
-    Args:
-      generate: n and a slice of `range(n)` -> these images [m, h, w, c], floats in [-1, 1] of any
-        precision. They are rounded to 8 bits, the precision of the real ones.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
-
-    Returns:
-      The numbers by the names that they have in these features: `fid`, `kid` and `inception_score`
-      in those of Inception, and `frechet_distance`, `kernel_distance` and `score_of_classes` in
-      others; `intra_class_fid` and `intra_class_frechet_distance` likewise; `precision`, `recall`,
-      `density`, `coverage`, `sliced_wasserstein_distance`. NaN when an image is not finite.
+    The numbers have the names that they have in these features: `fid`, `kid` and `inception_score`
+    in those of Inception, and `frechet_distance`, `kernel_distance` and `score_of_classes` in
+    others; `intra_class_fid` and `intra_class_frechet_distance` likewise; `precision`, `recall`,
+    `density`, `coverage`, `sliced_wasserstein_distance`. NaN when an image is not finite.
 
     Raises:
       UsageError: `intra_fid` of a generator without classes.

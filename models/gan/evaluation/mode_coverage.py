@@ -63,18 +63,13 @@ class ModeCoverage:
 
   def measure(self, generate: Callable[[int], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and counts their modes.
-
-    Args:
-      generate: n -> n images [n, 8, 8, 3], floats in [-1, 1] of any precision.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
+    """Draws `num_samples` images and counts their modes; see `Quality`.
 
     Returns:
       modes_covered: how many modes at least one image shows; 0 when an image is not finite.
       mode_divergence: `reverse_kl` of the modes; NaN when an image is not finite.
       classifier_accuracy: the classifier's accuracy on held-out digits.
-      label_accuracy, lowest_label_accuracy: see `evaluation.label_accuracies`; for a conditional
-        generator.
+      label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
     """
     images = np.asarray(generate(self.num_samples))
     covered, divergence, found = 0.0, np.nan, np.full([len(images)], -1)

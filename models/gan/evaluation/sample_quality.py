@@ -80,12 +80,9 @@ class SampleQuality:
 
   def measure(self, generate: Callable[[int], np.ndarray],
               num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images and compares them with the real ones.
+    """Draws `num_samples` images, which are rounded to 8 bits, and compares them; see `Quality`.
 
-    Args:
-      generate: n -> n images [n, h, w, c], floats in [-1, 1] of any precision. They are rounded
-        to 8 bits, the precision of the real ones.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
+    On a source of one class nothing is measured.
 
     Returns:
       classifier_frechet_distance: the Fréchet distance of the features; NaN when an image is not
@@ -98,7 +95,6 @@ class SampleQuality:
       classifier_confidence: the mean probability of the class that it finds in a generated image.
         Blurred images lower it. NaN when an image is not finite.
       label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
-      On a source of one class nothing is measured.
     """
     if self._classifier is None:
       return {}

@@ -148,12 +148,8 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
     UsageError: the GAN has no encoder, or has classes, and none are given.
   """
   if not hasattr(gan, "reconstruct"):
-    name = type(gan).__name__
-    if getattr(gan, "encoder", None) is None:
-      raise UsageError(f"{name} has no encoder, so it cannot reconstruct images; SNGAN, BiGAN and "
-                       "BigBiGAN have one, and GAN if GAN.encoder names it")
-    raise UsageError(f"{name} has an encoder, and no method that decodes its codes; write "
-                     f"`reconstruct = models.gan.gans.reconstruct` in the class")
+    raise UsageError(f"{type(gan).__name__} cannot reconstruct images; a class that has an encoder "
+                     "takes `reconstruct = models.gan.gans.reconstruct`")
   check_classes(gan, classes)
   if gan.num_classes and not classes:
     raise UsageError("the generator needs the classes of the images: write one class of all, or "

@@ -41,23 +41,14 @@ def _loss(name: str, discriminator: dict[str, float] | None = None,
 
 
 @gin.configurable
-def hinge(real_margin: float = 1.0, fake_margin: float = 1.0) -> AdversarialLoss:
-  """mean(max(0, real_margin - real)) + mean(max(0, fake_margin + fake)), and -mean(fake).
+def hinge() -> AdversarialLoss:
+  """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
 
-  Correct scores beyond a margin give the discriminator no gradient.
-
-  Args:
-    real_margin: how far above 0 the discriminator pushes the scores of real examples.
-    fake_margin: how far below 0 it pushes the scores of generated examples.
+  Correct scores beyond 1 give the discriminator no gradient.
 
   Reference: Miyato et al. 2018 (arXiv:1802.05957), equations 16 and 17.
   """
-  loss = _loss("wasserstein_hinge")
-  if real_margin == fake_margin == 1.0:
-    return loss
-  # TF-GAN has margins of 1.
-  return dataclasses.replace(loss, discriminator=lambda real, fake: loss.discriminator(
-      real + (1.0 - real_margin), fake + (fake_margin - 1.0)))
+  return _loss("wasserstein_hinge")
 
 
 @gin.configurable

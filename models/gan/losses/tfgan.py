@@ -51,8 +51,6 @@ def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, *options: Any, **more: Any
   """`tf.compat.v1.losses.compute_weighted_loss`, but without rounding float64 to float32."""
   if losses.dtype != tf.float64:
     return tf.compat.v1.losses.compute_weighted_loss(losses, weights, *options, **more)
-  if weights != 1.0:
-    raise NotImplementedError("a float64 loss of weighted examples")
   return tf.reduce_mean(losses)
 
 
@@ -67,9 +65,7 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
 
 def _load() -> Any:
   """A private copy of the file of the losses, loaded without the `__init__` of its packages."""
-  found = importlib.util.find_spec("tensorflow_gan")
-  if found is None or found.origin is None:
-    raise ImportError("tensorflow_gan is not installed: pip install tensorflow-gan==2.1.0.")
+  found: Any = importlib.util.find_spec("tensorflow_gan")
   spec: Any = importlib.util.spec_from_file_location(
       "losses_impl", Path(found.origin).parent / "python" / "losses" / "losses_impl.py")
   module = importlib.util.module_from_spec(spec)

@@ -6,7 +6,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from replicator import SpectralNorm, UsageError
+from replicator import UsageError
 
 
 @gin.configurable
@@ -24,14 +24,13 @@ class ACGANDiscriminator(keras.Model):
     num_classes: the number of classes.
     network: makes the network, such as `@DCGANDiscriminator`, which has `features`, `num_features`
       and the layer `linear`.
-    spectral: whether the classifier's layer is spectrally normalized, which limits how sure it is.
 
   Raises:
     UsageError: there are not two classes; and what the network raises.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
-               network: Callable[..., keras.Model] = gin.REQUIRED, spectral: bool = False):
+               network: Callable[..., keras.Model] = gin.REQUIRED):
     super().__init__(autocast=False)
     if num_classes < 2:
       raise UsageError(f"ACGANDiscriminator.num_classes = {num_classes}: there is nothing to "
@@ -39,8 +38,7 @@ class ACGANDiscriminator(keras.Model):
     self.num_classes = num_classes
     self.network = network(resolution=resolution, channels=channels, num_classes=0)
     self.num_features = self.network.num_features
-    layer = keras.layers.Dense(num_classes, dtype=self.variable_dtype)
-    self.classifier = SpectralNorm(layer) if spectral else layer
+    self.classifier = keras.layers.Dense(num_classes, dtype=self.variable_dtype)
     self.classifier.build((None, self.num_features))
     self.built = True
 

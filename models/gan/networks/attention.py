@@ -42,13 +42,16 @@ class SelfAttention(SameShape):
     return inputs + tf.cast(self.gain, answers.dtype) * answers
 
 
-def attention_places(network: str, attention: int | None, sizes: list[int]) -> list[int]:
-  """The numbers of the blocks whose maps are of the size that gets self-attention.
+def with_attention(network: str, attention: int | None, blocks: list[keras.Layer],
+                   sizes: list[int], last: bool = False) -> list[keras.Layer]:
+  """Blocks with self-attention behind the first one whose map has the size for it, or the last.
 
   Args:
     network: the name of the network, for the error.
     attention: the size in pixels; 0 for none, and None for 64 pixels if there are such maps.
+    blocks: the blocks.
     sizes: the size of the map after each block.
+    last: whether it is behind the last one.
 
   Raises:
     UsageError: no map has that size.
@@ -57,8 +60,12 @@ def attention_places(network: str, attention: int | None, sizes: list[int]) -> l
     known = ", ".join(map(str, sorted(set(sizes))))
     raise UsageError(f"{network}.attention = {attention!r}: after its blocks the maps have {known} "
                      "pixels; write one of these, or 0 for no self-attention")
-  wanted = 64 if attention is None else attention
-  return [i for i, size in enumerate(sizes) if size == wanted]
+  places = [i + 1 for i, size in enumerate(sizes)
+            if size == (64 if attention is None else attention)]
+  if not places:
+    return blocks
+  place = places[-1 if last else 0]
+  return [*blocks[:place], SelfAttention(), *blocks[place:]]
 
 
 def _conv1(filters: int) -> SpectralNorm:

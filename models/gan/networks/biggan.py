@@ -12,7 +12,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.attention import SelfAttention, with_attention
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
@@ -73,12 +73,10 @@ class BigGANGenerator(keras.Model):
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, chunk, self.dtype_policy)
     condition_dim = chunk + (embedding_dim if num_classes else 0)
-    self.trunk: list[keras.Layer] = [
-        UpBlock(filters, [ConditionalBatchNorm(condition_dim) for _ in range(2)])
-        for filters in others]
+    blocks = [UpBlock(filters, [ConditionalBatchNorm(condition_dim) for _ in range(2)])
+              for filters in others]
     sizes = [8 * 2 ** i for i in range(len(others))]
-    for place in attention_places("BigGANGenerator", attention, sizes):
-      self.trunk.insert(place + 1, SelfAttention())
+    self.trunk = with_attention("BigGANGenerator", attention, blocks, sizes)
     self.norm = GlobalBatchNorm()
     self.to_image = conv(channels, 3)
     build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
@@ -125,11 +123,10 @@ class BigGANDiscriminator(Discriminator):
                attention: int | None = None):
     super().__init__((resolution, resolution, channels), num_classes)
     architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
-    self.trunk = [DownBlock(width * count, i < architecture.halvings, i == 0)
-                  for i, count in enumerate(architecture.down)]
-    sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(self.trunk))]
-    for place in attention_places("BigGANDiscriminator", attention, sizes)[-1:]:
-      self.trunk.insert(place + 1, SelfAttention())
+    blocks = [DownBlock(width * count, i < architecture.halvings, i == 0)
+              for i, count in enumerate(architecture.down)]
+    sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(blocks))]
+    self.trunk = with_attention("BigGANDiscriminator", attention, blocks, sizes, last=True)
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.linear = dense(1, self.num_features, self.variable_dtype)
     if num_classes:

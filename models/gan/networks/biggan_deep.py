@@ -11,7 +11,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.attention import SelfAttention, with_attention
 from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
@@ -81,12 +81,10 @@ class BigGANDeepGenerator(keras.Model):
                                        initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, condition_dim, self.dtype_policy)
-    self.trunk: list[keras.Layer] = [
-        DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
-        for i, filters in enumerate(others)]
+    blocks = [DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
+              for i, filters in enumerate(others)]
     sizes = [4 * 2 ** ((i + 1) // 2) for i in range(len(others))]
-    for place in attention_places("BigGANDeepGenerator", attention, sizes)[:1]:
-      self.trunk.insert(place + 1, SelfAttention())
+    self.trunk = with_attention("BigGANDeepGenerator", attention, blocks, sizes)
     self.norm = GlobalBatchNorm()
     self.to_image = conv(channels, 3)
     build_chain([*self.trunk, self.norm, self.to_image], (None, *self.base))
@@ -137,9 +135,8 @@ class BigGANDeepDiscriminator(Discriminator):
     blocks = [DeepDownBlock(filters, halve=i % 2 == 0, leak=leak)
               for i, filters in enumerate(others)]
     sizes = [resolution // 2 ** (i // 2 + 1) for i in range(len(others))]
-    self.trunk: list[keras.Layer] = [conv(first, 3), *blocks]
-    for place in attention_places("BigGANDeepDiscriminator", attention, sizes)[-1:]:
-      self.trunk.insert(place + 2, SelfAttention())
+    self.trunk = [conv(first, 3), *with_attention("BigGANDeepDiscriminator", attention, blocks,
+                                                  sizes, last=True)]
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.linear = dense(1, self.num_features, self.variable_dtype)
     if num_classes:

@@ -21,7 +21,8 @@ from models.gan.networks.building import (
   class_weights,
 )
 from models.gan.networks.discriminator import Discriminator
-from replicator import GlobalBatchNorm, UsageError
+from replicator import GlobalBatchNorm
+from replicator.errors import at_least_one
 
 # Channels of the maps of 4, 8, 16 and 32 pixels, in units of the width.
 ARCHITECTURES = {8: (1,), 16: (2, 1), 32: (4, 2, 1), 64: (8, 4, 2, 1)}
@@ -114,8 +115,7 @@ class DCGANDiscriminator(Discriminator):
 
 
 def _channels(network: str, resolution: int, width: int) -> list[int]:
-  if width < 1:
-    raise UsageError(f"{network}.width = {width!r}: write a positive number of channels")
+  at_least_one(network, width=width)
   return [width * count for count in architecture_of(network, "DCGAN", ARCHITECTURES, resolution)]
 
 

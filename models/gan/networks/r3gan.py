@@ -29,6 +29,7 @@ from models.gan.networks.building import (
 )
 from models.gan.networks.discriminator import Discriminator
 from replicator import UsageError
+from replicator.errors import at_least_one
 
 SLOPE = 0.2  # What a leaky ReLU multiplies negative inputs by.
 RELU_GAIN = (2 / (1 + SLOPE ** 2)) ** 0.5  # Keeps the variance through a convolution and a ReLU.
@@ -321,8 +322,7 @@ def _widths(network: str, resolution: int, widths: tuple[int, ...] | None) -> tu
 def _stages(network: str, widths: tuple[int, ...], groups: tuple[int, ...] | None, blocks: int,
             dtype: str) -> list[list[ResidualBlock]]:
   """The blocks of each stage, from 4x4 up. The first stage has the dtype of the variables."""
-  if blocks < 1:
-    raise UsageError(f"{network}.blocks = {blocks!r}: write a positive number of blocks")
+  at_least_one(network, blocks=blocks)
   groups = groups or tuple(max(width // 8, 1) for width in widths)
   if len(groups) != len(widths) or any(2 * w % g for w, g in zip(widths, groups, strict=True)):
     raise UsageError(f"{network}.groups = {groups!r} do not fit widths = {widths!r}: write one "

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.penalties.scores import Scores
-from replicator import UsageError
+from replicator.errors import at_least_one
 from replicator.optimizers.schedules import Number
 from replicator.step import context
 
@@ -34,9 +34,7 @@ class Penalty(tf.Module):
   def __init__(self, name: str, measure: Callable[..., tf.Tensor], weight: Number, every: int = 1,
                prepare: Callable[[Scores], tuple[Any, ...]] = lambda scores: ()):
     super().__init__(name=name)
-    if every < 1:
-      raise UsageError(f"{name}.every = {every}: must be at least 1, the number of steps from one "
-                       "penalty to the next")
+    at_least_one(name, every=every)
     self.weight = weight
     self.every = every
     self._measure = measure

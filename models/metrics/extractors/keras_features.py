@@ -13,7 +13,6 @@ from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, chec
 from models.vision.classification.small_classifier import NUM_FEATURES, load, load_or_train
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import UsageError
-from replicator.errors import nearest
 
 
 @gin.configurable
@@ -78,10 +77,12 @@ class KerasFeatures:
         they are scaled to [-1, 1].
 
     Raises:
-      UsageError: the file cannot be read, there is no such layer, or the shapes are others.
+      UsageError: the file cannot be read, or the shapes are others.
+      ValueError: there is no such layer.
     """
     model = _loaded(model) if isinstance(model, str) else model
-    outputs = model.outputs if layer is None else [_layer(model, layer).output, *model.outputs]
+    outputs = (model.outputs if layer is None
+               else [model.get_layer(layer).output, *model.outputs])
     self._model = keras.Model(model.inputs, outputs)
     self._preprocess = preprocess
     self._resolution = _resolution(model)
@@ -118,14 +119,6 @@ def _loaded(path: str) -> keras.Model:
     reason = str(error).strip().partition("\n")[0]
     raise UsageError(f"KerasFeatures.model = {path!r} cannot be loaded ({reason}): write the path "
                      "of a file that `model.save('NAME.keras')` wrote") from error
-
-
-def _layer(model: keras.Model, name: str) -> keras.layers.Layer:
-  names = [layer.name for layer in model.layers]
-  if name not in names:
-    raise UsageError(f"KerasFeatures.layer = {name!r}: the model has no such layer."
-                     f"{nearest(name, names)} `model.summary()` shows them.")
-  return model.get_layer(name)
 
 
 def _resolution(model: keras.Model) -> int | None:

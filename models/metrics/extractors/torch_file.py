@@ -5,7 +5,6 @@ A pickle is a program that may call any function. Here it finds three functions,
 """
 
 import io
-import math
 import os
 import pickle
 import struct
@@ -19,17 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from replicator import UsageError
+from replicator.errors import first_line
 
 _DTYPES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2",
            "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",
            "ByteStorage": "u1", "BoolStorage": "?"}
-_MAGIC = 0x1950A86A20F9469CFC6C  # The first pickle of the older format.
-_VERSION = 1001  # The second.
-_MOST_BYTES = 4 * 2 ** 20  # The description in an archive may be compressed.
-
-
-class _Refused(Exception):
-  """The reason why a file is not read, in a few words that follow `because`."""
+_BEGIN = (0x1950A86A20F9469CFC6C, 1001)  # The first two pickles of the older format.
 
 
 def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -49,38 +43,27 @@ def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
                      "weights that `torch.save` wrote") from error
   try:
     found = _of_archive(content) if content[:4] == b"PK\3\4" else _of_stream(content)
-    if not isinstance(found, dict) or not found:
-      raise _Refused("it is no dictionary, or has no tensors: save `model.state_dict()`")
-    for name, value in found.items():
-      if not isinstance(value, np.ndarray):
-        raise _Refused(f"{str(name)[:80]!r} in it is not a tensor: save `model.state_dict()` alone")
+    if not found or not all(isinstance(value, np.ndarray) for value in found.values()):
+      raise ValueError("it has something else than tensors, or nothing")
     return found
   except Exception as error:  # Damaged files raise many types.
-    reason = error if isinstance(error, _Refused) else "it is damaged or incomplete"
-    raise UsageError(f"{path} is not read as weights of PyTorch, because {reason}") from error
+    raise UsageError(f"{path} is not read as weights of PyTorch ({first_line(error)[:100]}): write "
+                     "a file of `model.state_dict()` that is whole") from error
 
 
 def _of_archive(content: bytes) -> Any:
   """Reads a ZIP archive: `NAME/data.pkl` describes tensors, `NAME/data/KEY` are numbers."""
   with zipfile.ZipFile(io.BytesIO(content)) as archive:
-    names = archive.namelist()
-    folders = [name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")]
+    if sum(each.file_size for each in archive.infolist()) > len(content):
+      raise ValueError("it is compressed, which `torch.save` never does")
+    folders = [name.removesuffix("data.pkl") for name in archive.namelist()
+               if name.endswith("/data.pkl")]
     if len(folders) != 1:
-      raise _Refused("it is a ZIP archive without the one `data.pkl` that `torch.save` writes")
-    byte_order = f"{folders[0]}byteorder"
-    if byte_order in names and archive.read(byte_order) != b"little":
-      raise _Refused("it comes from a machine with the other order of bytes")
-    described = archive.getinfo(f"{folders[0]}data.pkl")
-    if described.file_size > _MOST_BYTES:
-      raise _Refused(f"the description of its tensors has {described.file_size:,} bytes")
-    pickles = _Machine(archive.read(described), len(content))
+      raise ValueError("it has not the one `data.pkl` that `torch.save` writes")
+    pickles = _Machine(archive.read(f"{folders[0]}data.pkl"), len(content))
     found = pickles.load()
     for key, numbers in pickles.storages.items():
-      record = archive.getinfo(f"{folders[0]}data/{key}")
-      if record.file_size != numbers.nbytes:
-        raise _Refused(f"a tensor needs {numbers.nbytes:,} bytes, and its record has "
-                       f"{record.file_size:,}")
-      numbers[:] = np.frombuffer(archive.read(record), numbers.dtype)
+      _fill(numbers, archive.read(f"{folders[0]}data/{key}"))
   return found
 
 
@@ -91,23 +74,25 @@ def _of_stream(content: bytes) -> Any:
   and the keys of the storages. Then, in the order of the keys, the size and the numbers of each.
   """
   pickles = _Machine(content, len(content))
-  if content[:1] != b"\x80" or pickles.load() != _MAGIC:
-    raise _Refused("it does not begin as a file that `torch.save` wrote")
-  version, machine, found, keys = (pickles.load() for _ in range(4))
-  if version != _VERSION:
-    raise _Refused("its version is not known")
-  if machine["little_endian"] is not True:
-    raise _Refused("it comes from a machine with the other order of bytes")
+  if content[:1] != b"\x80" or (pickles.load(), pickles.load()) != _BEGIN:
+    raise ValueError("it does not begin as a file that `torch.save` wrote")
+  _, found, keys = (pickles.load() for _ in range(3))
   if sorted(keys) != sorted(pickles.storages):
-    raise _Refused("its storages are not those of its tensors")
+    raise ValueError("its storages are not those of its tensors")
   place = pickles.file.tell()
   for numbers in (pickles.storages[key] for key in keys):
     [size] = struct.unpack_from("<q", content, place)
-    if size != numbers.size:
-      raise _Refused(f"a storage is said to have {numbers.size:,} elements, and then {size:,}")
-    numbers[:] = np.frombuffer(content, numbers.dtype, size, place + 8)
-    place += 8 + numbers.nbytes
+    end = place + 8 + size * numbers.itemsize
+    _fill(numbers, content[place + 8:end])
+    place = end
   return found
+
+
+def _fill(numbers: np.ndarray, content: bytes) -> None:
+  if len(content) != numbers.nbytes:
+    raise ValueError(f"a tensor needs {numbers.nbytes:,} bytes, and its record has "
+                     f"{len(content):,}")
+  numbers[:] = np.frombuffer(content, numbers.dtype)
 
 
 class _Machine(PythonMachine):
@@ -131,41 +116,29 @@ class _Machine(PythonMachine):
     """The name of a kind of storage, or one of three functions that make inert values."""
     name = f"{module}.{name}"
     if name not in _KNOWN:
-      raise _Refused(f"it asks for {name[:80]!r}, and only tensors are read")
+      raise ValueError(f"it asks for {name!r:.50}, and only tensors are read")
     return _KNOWN[name]
 
   def persistent_load(self, described: Any) -> np.ndarray:
     """A storage; the same one for the same key."""
-    match described:
-      case ("storage", str(kind), str(key), _, int(size), *views) if (
-          kind in _DTYPES and size >= 0 and not any(view is not None for view in views)):
-        dtype = np.dtype(_DTYPES[kind])
-      case _:
-        raise _Refused("it has a storage of a kind that `torch.save` does not write")
-    num_bytes = size * dtype.itemsize
-    if num_bytes > self._num_bytes:
-      raise _Refused(f"a tensor needs {num_bytes:,} bytes, and the whole file has "
-                     f"{self._num_bytes:,}")
-    storage = self.storages.setdefault(key, np.empty(size, dtype))
-    if (storage.dtype, storage.size) != (dtype, size):
-      raise _Refused("a storage in it has several types or sizes")
-    return storage
+    _, kind, key, _, size, *_ = described
+    dtype = np.dtype(_DTYPES[kind])
+    if not 0 <= size * dtype.itemsize <= self._num_bytes:
+      raise ValueError("a tensor is larger than the file")
+    return self.storages.setdefault(key, np.empty(size, dtype))
 
 
 def _tensor(storage: np.ndarray, offset: int, shape: tuple, strides: tuple, *_: Any) -> np.ndarray:
   """The elements of a storage from `offset` on, with strides in elements."""
-  if not (isinstance(storage, np.ndarray) and storage.flags.owndata  # A storage, and no tensor.
-          and isinstance(shape, tuple) and isinstance(strides, tuple)
-          and len(shape) == len(strides) <= 8
-          and all(type(n) is int and 0 <= n < 2 ** 63 for n in (offset, *shape, *strides))):
-    raise _Refused("a tensor is not described by counts")
+  # In Python's integers, since those of NumPy overflow.
   last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-  # A stride may be greater than the storage, or 0, and the tensor greater: NumPy could not hold it.
-  if (min(shape, default=1) < 1 or math.prod(shape) > storage.size or last >= storage.size
-      or max(strides, default=0) > storage.size):
-    raise _Refused(f"a tensor reaches outside its storage of {storage.size:,} elements")
-  return np.lib.stride_tricks.as_strided(
-      storage[offset:], shape, [stride * storage.itemsize for stride in strides], writeable=False)
+  if min(shape, default=1) < 1 or min(offset, *strides, 0) < 0 or last >= storage.size:
+    raise ValueError("a tensor reaches outside of its numbers")
+  size = storage.itemsize
+  tensor = np.ndarray(shape, storage.dtype, storage.data, offset * size,
+                      [stride * size for stride in strides])
+  tensor.flags.writeable = False
+  return tensor
 
 
 _KNOWN: dict[str, str | Callable[..., Any]] = {

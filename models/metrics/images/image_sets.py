@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from models.vision.images.decode import center_square, opened, upright_rgb
+from models.vision.images.decode import as_array, as_image, center_square, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource, read
 from models.vision.images.thread_map import map_in_threads
@@ -177,19 +176,15 @@ class _Array(ImageSet):
 
   def __init__(self, name: str, images: np.ndarray, classes: np.ndarray | None,
                resolution: int | None) -> None:
-    size = (resolution, resolution) if resolution else images.shape[1:3]
-    super().__init__(name, len(images), size, resizing=_resizing(resolution))
+    if resolution:
+      images = np.stack([as_array(center_square(as_image(each), resolution)) for each in images])
+    super().__init__(name, len(images), images.shape[1:3], resizing=_resizing(resolution))
     self._images = images
     self._classes = classes
-    self._square = resolution
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     for i in range(0, len(indices), _AT_A_TIME):
-      images = rgb(self._images[indices[i:i + _AT_A_TIME]])
-      if self._square:
-        images = np.stack([np.asarray(center_square(Image.fromarray(image), self._square))
-                           for image in images])
-      yield images
+      yield rgb(self._images[indices[i:i + _AT_A_TIME]])
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
     return None if self._classes is None else self._classes[indices]

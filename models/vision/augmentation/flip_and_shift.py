@@ -45,20 +45,14 @@ class FlipAndShift:
 
   The border is filled by reflection. It is the augmentation of Zhang et al. 2020
   (arXiv:1910.12027), section 3.1: `[n, h, w, c] -> [n, h, w, c]`.
-
-  Args:
-    largest: the largest shift as a fraction of the size.
   """
-
-  def __init__(self, largest: float = 1 / 8):
-    self.largest = largest
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     n, h, w, _ = images.shape
     is_mirrored = random.bernoulli("flip_and_shift", [n, 1, 1, 1], 0.5)
     images = tf.where(is_mirrored, tf.reverse(images, [2]), images)
     rows, columns = (random.uniform("flip_and_shift", [n], -limit, limit + 1, "int32")
-                     for limit in (int(self.largest * h), int(self.largest * w)))
+                     for limit in (h // 8, w // 8))
     return shift(images, rows, columns, reflect=True)
 
   def observe(self, real_scores: tf.Tensor) -> None:

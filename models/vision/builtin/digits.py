@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+from typing import Any
 
 import gin
 import numpy as np
@@ -70,9 +71,7 @@ class StackedDigits:
 def digit_images() -> tuple[np.ndarray, np.ndarray]:
   """The images of `Digits`, uint8 [1797, 8, 8, 1], and the digit of each, int32 [1797]."""
   # Only the file is read: to import scikit-learn takes a second.
-  package = importlib.util.find_spec("sklearn")
-  if package is None or package.origin is None:
-    raise ImportError("scikit-learn is not installed: pip install scikit-learn")
+  package: Any = importlib.util.find_spec("sklearn")
   file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
   table = np.loadtxt(file, np.int32, delimiter=",")  # 64 ink levels and the digit, [1797, 65].
   images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from models.vision.images.image_source import to_uint8
 from replicator import UsageError
+from replicator.errors import at_least_one
 
 _SHAPES = ("circle", "square", "triangle", "cross")
 _COLORS = ("red", "green", "blue")
@@ -33,8 +34,7 @@ class Shapes:
     """
     if not 8 <= resolution <= 128:
       raise UsageError(f"Shapes.resolution = {resolution}: write a number of pixels from 8 to 128.")
-    if size < 1:
-      raise UsageError(f"Shapes.size = {size}: write a positive number of images.")
+    at_least_one("Shapes", size=size)
     self.size = size
     self.outlined = outlined
     self.image_shape = (resolution, resolution, 3)

@@ -23,13 +23,12 @@ class LARS(keras.optimizers.SGD):
     momentum: the share of the last change that is added to the next.
     weight_decay: the factor of w in the gradient. Leave out every other weight decay.
     trust: the share of a layer's norm by which a learning rate of 1 moves it, "eta" in the paper.
-    nesterov: whether the momentum is Nesterov's; it is not in the paper.
   """
 
   def __init__(self, learning_rate: Number, momentum: float = 0.9, weight_decay: float = 0.0,
-               trust: float = 0.001, nesterov: bool = False, name: str = "lars"):
+               trust: float = 0.001, name: str = "lars"):
     # Not Keras' own weight decay, which would not be in the gradient.
-    super().__init__(learning_rate, momentum=momentum, nesterov=nesterov, name=name)
+    super().__init__(learning_rate, momentum=momentum, name=name)
     self.gradient_decay = weight_decay
     self.trust = trust
 
@@ -47,10 +46,3 @@ class LARS(keras.optimizers.SGD):
     # A kernel of zeros would never move.
     ratio = tf.where(of_kernel > 0, ratio, tf.ones_like(ratio))
     return ratio * (gradient + self.gradient_decay * kernel)
-
-  def get_config(self) -> dict:
-    """The arguments, as Keras keeps them."""
-    of_sgd = super().get_config()
-    shared = ("name", "learning_rate", "momentum", "nesterov")
-    return {**{name: of_sgd[name] for name in shared}, "weight_decay": self.gradient_decay,
-            "trust": self.trust}

@@ -1,17 +1,16 @@
-"""Arrays of images in NumPy files, read where they lie."""
+"""Arrays of images in NumPy files."""
 
 import os
-import zipfile
 from pathlib import Path
 
 import gin
 import numpy as np
 import tensorflow as tf
 
-from models.vision.files.image_zip import content_offset
 from models.vision.images import labels as labels_lib
 from models.vision.images.image_source import drawn_by_numpy, hashed
 from replicator import UsageError
+from replicator.errors import first_line
 
 
 @gin.configurable
@@ -19,9 +18,9 @@ class ImageArrays:
   """Images of a NumPy archive, or of a folder of `.npy` files: an `ImageSource`.
 
   The images are an array uint8 [n, h, w, c], c = 1 or 3, or [n, h, w] of gray ones; the labels are
-  integers [n] from 0 on. The file of the images is mapped into memory: what is drawn is read from
-  the disk, and may be larger than memory. So an archive must not be compressed: write it with
-  `numpy.savez(path, images=images, labels=labels)`.
+  integers [n] from 0 on. An archive, which `numpy.savez(path, images=images, labels=labels)`
+  writes, is read into memory. The files of a folder are mapped into memory: what is drawn is read
+  from the disk, and may be larger than memory. To unpack an archive makes such a folder.
   """
 
   batched = True
@@ -35,8 +34,8 @@ class ImageArrays:
       labels: the name of the array of labels; None for images of one class.
 
     Raises:
-      UsageError: there is no such file or array, it is compressed or truncated, or it does not have
-        the shape or the type of images or labels. `load` raises one if the file changed since.
+      UsageError: there is no such file or array, it is truncated, or it does not have the shape or
+        the type of images or labels. `load` raises one if the file changed since.
     """
     self._path = str(path)
     self._file = Path(path).expanduser()
@@ -66,7 +65,7 @@ class ImageArrays:
     return np.ascontiguousarray(self._images[index]), self._labels[index]
 
   def _checked_images(self, name: str) -> np.ndarray:
-    images = self._mapped("images", name)
+    images = self._read("images", name)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images) or (
         images.ndim == 4 and images.shape[-1] not in (1, 3)):
       raise UsageError(f"ImageArrays.images = {name!r}: is {images.dtype} "
@@ -74,34 +73,35 @@ class ImageArrays:
     return images[..., np.newaxis] if images.ndim == 3 else images
 
   def _checked_labels(self, name: str) -> labels_lib.Labels:
-    labels, setting = self._mapped("labels", name), f"ImageArrays.labels = {name!r}"
+    labels, setting = self._read("labels", name), f"ImageArrays.labels = {name!r}"
     if labels.dtype.kind not in "iu" or labels.shape != (self.size,):
       raise UsageError(f"{setting}: is {labels.dtype} {list(labels.shape)} in {self._path}; labels "
                        f"of these images are integers [{self.size}]")
     return labels_lib.from_numbers(labels, setting)
 
-  def _mapped(self, parameter: str, name: str) -> np.ndarray:
-    """An array of the archive or folder, mapped into memory."""
-    file, setting = Path(self._path).expanduser(), f"ImageArrays.path = {self._path!r}"
+  def _read(self, parameter: str, name: str) -> np.ndarray:
+    """An array of the archive, or of the folder, mapped into memory."""
+    file = Path(self._path).expanduser()
     if not file.exists():
-      raise UsageError(f"{setting}: no such file; write an .npz file, or a folder of .npy files")
-    if file.suffix == ".npy":
-      raise UsageError(f"{setting}: is one array; write the folder of the arrays, and "
-                       f"ImageArrays.images = {file.stem!r}")
-    found = ([each.stem for each in sorted(file.glob("*.npy"))] if file.is_dir()
-             else _names_in(file, setting))
-    if name not in found:
+      raise UsageError(f"ImageArrays.path = {self._path!r}: no such file; write an .npz file, or a "
+                       "folder of .npy files")
+    where = file / f"{name}.npy" if file.is_dir() else file
+    try:
+      if file.is_dir():
+        found = sorted(each.stem for each in file.glob("*.npy"))
+        array = np.load(where, "r") if name in found else None
+      else:
+        with file.open("rb") as content, np.lib.npyio.NpzFile(content) as archive:
+          found = archive.files
+          array = archive[name] if name in found else None
+    except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
+      raise UsageError(f"{where}: is no NumPy file, or not a whole one ({first_line(error)}); "
+                       "write it again") from error
+    if array is None:
       raise UsageError(f"ImageArrays.{parameter} = {name!r}: no such array in {self._path}; it "
                        f"has: {', '.join(found) or 'none'}"
                        + "; write None if images have no classes" * (parameter == "labels"))
-    try:
-      return (np.load(file / f"{name}.npy", "r") if file.is_dir() else _map_in_zip(file, name))
-    except UsageError:
-      raise
-    except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-      where = file / f"{name}.npy" if file.is_dir() else f"{file}: {name}.npy"
-      raise UsageError(f"{where}: is not a whole array of numbers ({error}); write it again"
-                       ) from error
+    return array
 
 
 def _written(file: Path) -> tuple[int, int] | None:
@@ -111,30 +111,3 @@ def _written(file: Path) -> tuple[int, int] | None:
   except OSError:
     return None
   return found.st_size, found.st_mtime_ns
-
-
-def _names_in(file: Path, setting: str) -> list[str]:
-  try:
-    with zipfile.ZipFile(file) as archive:
-      return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-  except (zipfile.BadZipFile, OSError) as error:
-    raise UsageError(f"{setting}: is not a NumPy archive, or a truncated one ({error}); write it "
-                     "with numpy.savez") from error
-
-
-def _map_in_zip(path: Path, name: str) -> np.ndarray:
-  """An array of an archive, mapped into memory; raises a UsageError if it is compressed."""
-  with zipfile.ZipFile(path) as archive:
-    entry = archive.getinfo(f"{name}.npy")
-    if entry.compress_type != zipfile.ZIP_STORED:
-      raise UsageError(f"{path}: {name} is compressed, and cannot be read in parts; write the "
-                       "archive with numpy.savez, not numpy.savez_compressed")
-    with archive.open(entry) as member:
-      np.lib.format.read_magic(member)
-      shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
-      header_bytes = member.tell()
-  if dtype.hasobject:
-    raise ValueError("it has Python objects")
-  with path.open("rb") as file:
-    offset = content_offset(file, entry.header_offset) + header_bytes
-    return np.memmap(file, dtype, "r", offset, shape, "F" if is_fortran else "C")

@@ -6,7 +6,6 @@ from pathlib import Path, PurePath
 
 import gin
 import numpy as np
-from absl import logging
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
@@ -14,8 +13,6 @@ from replicator import UsageError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """The endings of names of image files, in lower case."""
-
-_LAYOUT = "one sub-folder of images per class, such as cats/001.jpg and dogs/001.jpg"
 
 
 @gin.configurable
@@ -98,14 +95,14 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   """
   root, setting = Path(path).expanduser(), f"ImageFolder.path = {str(path)!r}"
   if not root.is_dir():
-    raise UsageError(f"{setting}: no such folder. Write the path of a folder with {_LAYOUT}, or "
-                     "use ImageZip for a ZIP archive.")
+    raise UsageError(f"{setting}: no such folder. Write the path of a folder with one sub-folder "
+                     "of images per class, or use ImageZip for a ZIP archive.")
   files: list[Path] = []
   others: list[Path] = []
   for file in sorted(_files_in(str(root))):
     (files if is_image(file) and file.is_file() else others).append(file)
-  report_left_out(str(path), [file.relative_to(root) for file in others],
-                  "files that are no images")
+  labels_lib.report_left_out(str(path), [file.relative_to(root).as_posix() for file in others],
+                             "files that are no images")
   if not files:
     raise UsageError(f"{setting if needs_classes else path}: has no images (file types: "
                      f"{' '.join(SUFFIXES)})")
@@ -114,13 +111,8 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
     return ImageFiles(str(path), files, *_labels_in(root, labels, names))
   listed = root / labels_lib.JSON
   kept, found = labels_lib.of_layout(
-      names, listed.read_bytes() if listed.is_file() else None, str(listed), needs_classes)
-  if not kept:
-    raise UsageError(f"{setting}: no image in any sub-folder, but {len(files):,} in the folder "
-                     f"itself. Expected {_LAYOUT}; images without classes may all be in one "
-                     f"sub-folder, such as {root.name}/all.")
-  left = np.setdiff1d(np.arange(len(names)), kept)
-  report_left_out(str(path), [PurePath(names[i]) for i in left], "images in no class")
+      names, listed.read_bytes() if listed.is_file() else None, str(path), str(listed),
+      needs_classes)
   return ImageFiles(str(path), [files[i] for i in kept], *found)
 
 
@@ -139,14 +131,6 @@ def _files_in(folder: str, above: tuple[str, ...] = ()) -> Iterator[Path]:
         yield from _files_in(entry.path, (*above, place))
       else:
         yield Path(entry.path)
-
-
-def report_left_out(path: str, left: Sequence[PurePath], what: str) -> None:
-  """Logs how many files are left out; hidden ones, and lists of labels, are not worth a word."""
-  shown = [file for file in left if file.suffix not in (".csv", ".json")
-           and not any(part.startswith(".") for part in file.parts)]
-  if shown:
-    logging.warning("%s: %s: %s left out, such as %s", path, what, f"{len(shown):,}", shown[0])
 
 
 def _labels_in(root: Path, labels: str, names: list[str]) -> labels_lib.Labels:

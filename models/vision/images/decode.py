@@ -130,20 +130,12 @@ def upright_rgb(image: Image.Image) -> Image.Image:
   if upright.mode == "F" or (upright.mode == "I" and image.format != "PNG"):
     raise ValueError("its pixels have 32 bits, and their range is unknown; save it with 8 or 16")
   if upright.mode[0] == "I":
-    upright = _upper_bits(upright)
+    # The upper 8 of 16 bits of gray, as Pillow itself reads them of an image with colors.
+    upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
   if upright.has_transparency_data:
     upright = upright.convert("RGBA")
     upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
   return upright if upright.mode == "RGB" else upright.convert("RGB")
-
-
-def _upper_bits(image: Image.Image) -> Image.Image:
-  """The upper 8 of the 16 bits of a gray image, as Pillow itself reads them of one with colors."""
-  levels = np.asarray(image)
-  gray = Image.fromarray((levels >> 8).astype(np.uint8))
-  if "transparency" in image.info:
-    gray.putalpha(Image.fromarray(np.uint8(255 * (levels != image.info["transparency"]))))
-  return gray
 
 
 def center_square(image: Image.Image, resolution: int) -> Image.Image:

@@ -13,12 +13,10 @@ from models.vision.images.decode import Original, Shape, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy, hashed
 from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
-from replicator.errors import first_line
+from replicator.errors import at_least_one, first_line
 
 MEMORY_LIMIT = 2 ** 31
 """Bytes of decoded images that a source keeps at most, unless gin says otherwise."""
-
-_ON_ERROR = ("raise", "skip")
 
 
 class EncodedImages(Protocol):
@@ -88,11 +86,9 @@ class DecodedImages:
       UsageError: an argument has a wrong value, or an image cannot be decoded (or none can).
     """
     self._owner = type(self).__name__
-    if on_error not in _ON_ERROR:
+    if on_error not in ("raise", "skip"):
       raise UsageError(f"{self._owner}.on_error = {on_error!r}: write 'raise' or 'skip'.")
-    if not isinstance(resolution, int) or resolution < 1:
-      raise UsageError(
-          f"{self._owner}.resolution = {resolution!r}: write a positive number of pixels.")
+    at_least_one(self._owner, resolution=resolution)
     self.size = len(encoded.labels)
     self.image_shape = (resolution, resolution, channels)
     self.num_classes = len(encoded.class_names)

@@ -140,27 +140,40 @@ def of_one(count: int) -> Labels:
   return np.zeros(count, np.int32), ("all",)
 
 
-def of_layout(names: Sequence[str], listed: bytes | None, what: str, needs_classes: bool
-              ) -> tuple[list[int], Labels]:
-  """The numbers of the files that have a class, and the labels of these.
+def report_left_out(path: str, left: Sequence[str], what: str) -> None:
+  """Logs how many files are left out; hidden ones, and lists of labels, are not worth a word."""
+  shown = [name for name in left if not name.endswith((".csv", ".json"))
+           and not any(part.startswith(".") for part in name.split("/"))]
+  if shown:
+    logging.warning("%s: %s: %s left out, such as %s", path, what, f"{len(shown):,}", shown[0])
+
+
+def of_layout(names: Sequence[str], listed: bytes | None, path: str, what: str,
+              needs_classes: bool) -> tuple[list[int], Labels]:
+  """The numbers of the files that have a class, and the labels of these; the others are logged.
 
   Args:
     names: of the files, n, with their folders.
     listed: the content of `dataset.json`, which has their labels, if there is one. Without it, the
       first folders are classes.
+    path: where the files are, in words for errors.
     what: `dataset.json`, in words for errors.
     needs_classes: whether files in no folder, and in folders whose names begin with a dot, are left
       out. Otherwise all files are of the class `all` if one is in no folder, or if the list does
       not fit the files.
 
   Raises:
-    UsageError: files need classes, and the list does not fit.
+    UsageError: files need classes, and the list does not fit, or no file is in a folder.
   """
   everything = list(range(len(names)))
   if needs_classes and listed is not None:
     return everything, from_json(listed, names, what) or of_one(len(names))
   if needs_classes:
-    kept = [i for i, name in enumerate(names) if "/" in name and not name.startswith(".")]
+    kept = [i for i in everything if "/" in names[i] and not names[i].startswith(".")]
+    if not kept:
+      raise UsageError(f"{path}: no image is in the folder of a class, such as cats/001.jpg and "
+                       "dogs/001.jpg; images without classes may all be in one, such as all/")
+    report_left_out(path, [names[i] for i in sorted({*everything} - {*kept})], "images in no class")
     return kept, from_folders([names[i] for i in kept])
   try:
     labels = from_json(listed, names, what) if listed is not None else None

@@ -61,8 +61,6 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   config.parse([], flags.gin_param)
   Augmentation()  # Raises an error for a wrong value, before images are looked at.
   flags.out = flags.out.expanduser()
-  if flags.out.suffix != ".html":
-    raise UsageError(f"--out={flags.out}: write the name of a .html file")
   if not flags.out.parent.is_dir():
     raise UsageError(f"--out={flags.out}: {flags.out.parent} is no folder")
   return flags

@@ -37,10 +37,9 @@ def dictionary(**items: bytes) -> bytes:
   return b"}(" + b"".join(text(key) + value for key, value in items.items()) + b"u"
 
 
-def storage(key: str = "0", size: int = 4, kind: str = "FloatStorage",
-            view: bytes = b"") -> bytes:
-  return several(text("storage"), named("torch", kind), text(key), text("cpu"), number(size),
-                 view) + b"Q"
+def storage(key: str = "0", size: int = 4) -> bytes:
+  return several(text("storage"), named("torch", "FloatStorage"), text(key), text("cpu"),
+                 number(size)) + b"Q"
 
 
 def tensor(source: bytes, offset: int = 0, shape: tuple = (4,), strides: tuple = (1,)) -> bytes:
@@ -49,18 +48,18 @@ def tensor(source: bytes, offset: int = 0, shape: tuple = (4,), strides: tuple =
                 called("collections", "OrderedDict"))
 
 
-def archive(program: bytes, **records: bytes) -> bytes:
+def archive(program: bytes, compression: int = zipfile.ZIP_STORED, **records: bytes) -> bytes:
   records = records or {"data/0": np.arange(4, dtype="<f4").tobytes()}
   content = io.BytesIO()
-  with zipfile.ZipFile(content, "w") as file:
+  with zipfile.ZipFile(content, "w", compression) as file:
     for name, record in {"data.pkl": b"\x80\2" + program + b".", **records}.items():
       file.writestr(f"archive/{name}", record)
   return content.getvalue()
 
 
 def stream(program: bytes, size: int = 4, magic: int = 0x1950A86A20F9469CFC6C,
-           version: int = 1001, little: bool = True, keys: tuple = ("0",)) -> bytes:
-  heads = (magic, version, {"little_endian": little})
+           version: int = 1001, keys: tuple = ("0",)) -> bytes:
+  heads = (magic, version, {"little_endian": True})
   return (b"".join(pickle.dumps(head, 2) for head in heads) + b"\x80\2" + program + b"."
           + pickle.dumps(list(keys), 2) + struct.pack("<q", size)
           + np.arange(4, dtype="<f4").tobytes())

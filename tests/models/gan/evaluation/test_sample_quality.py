@@ -108,11 +108,6 @@ class Colors:
     return tf.reshape(tf.repeat(tf.tanh(z), 2, 1), [-1, 1, 2, 1])
 
 
-def test_measuring_twice_gives_the_same(quality):
-  images = RNG.uniform(-1, 1, [300, 8, 8, 1])
-  assert quality.measure(lambda n: images) == quality.measure(lambda n: images)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_any_precision_is_accepted(quality, dtype):
   images = real(np.arange(300))

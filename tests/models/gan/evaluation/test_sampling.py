@@ -193,10 +193,6 @@ class Mirror(Painter):
     return 1.0 - tf.cast(images, tf.float32) / 127.5
 
 
-class Encoding(Painter):
-  encoder = True
-
-
 def test_reconstructions_come_in_batches_with_their_classes():
   gan = Mirror(num_classes=3)
   images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
@@ -222,9 +218,7 @@ def test_a_gan_of_no_classes_needs_none_to_reconstruct():
     (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
-     "Painter has no encoder"),
-    (Encoding(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
-     "Encoding has an encoder, and no method that decodes its codes; write `reconstruct = "),
+     "Painter cannot reconstruct images; a class that has an encoder takes `reconstruct = "),
     (Mirror(num_classes=2), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
      "the generator needs the classes of the images"),
     (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
@@ -232,10 +226,6 @@ def test_a_gan_of_no_classes_needs_none_to_reconstruct():
 def test_what_cannot_be_sampled_is_refused(gan, call, line):
   with pytest.raises(UsageError, match=line):
     call(gan)
-
-
-def test_the_shape_of_images_is_that_of_a_sample():
-  assert sampling.image_shape(Painter()) == (1, DIM + 1, 1)
 
 
 def test_images_and_classes_of_a_set_of_samples_are_those_of_the_seed():

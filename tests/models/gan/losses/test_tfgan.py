@@ -38,15 +38,3 @@ def test_importing_our_modules_loads_nothing_heavy():
           "heavy = {'tensorflow_gan', 'tensorflow_probability', 'tensorflow_hub'}\n"
           "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n")
   subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
-def test_the_error_of_a_missing_package_says_what_to_install(monkeypatch):
-  tfgan.losses.cache_clear()
-  monkeypatch.setattr(tfgan.importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(ImportError, match="pip install tensorflow-gan"):
-    tfgan.losses()
-
-
-def test_weights_in_float64_are_refused():
-  with pytest.raises(NotImplementedError, match="a float64 loss of weighted examples"):
-    tfgan.losses().wasserstein_generator_loss(tf.zeros([2], tf.float64), weights=0.5)

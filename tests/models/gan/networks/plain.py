@@ -43,6 +43,26 @@ def check_gradients(networks: Iterable[keras.Model], loss: Callable[[], tf.Tenso
     assert variable.name == "bias" or np.any(gradient), variable.path
 
 
+def slopes(variables: Sequence[tf.Variable], loss: Callable[[], tf.Tensor]) -> tuple[float, float]:
+  """The slope of a loss along a random direction: by its gradient, and by finite differences."""
+  random = np.random.default_rng(3)
+  with tf.GradientTape() as tape:
+    tape.watch(variables)
+    value = loss()
+  before, values = [v.numpy() for v in variables], []
+  directions = [random.normal(size=v.shape) for v in variables]
+  slope = sum(np.sum(gradient * direction) for gradient, direction in zip(
+      tape.gradient(value, variables), directions, strict=True) if gradient is not None)
+  for step in (1e-6, -1e-6):
+    for v, start, direction in zip(variables, before, directions, strict=True):
+      v.assign(start + step * direction)
+    values.append(float(loss()))
+  for v, start in zip(variables, before, strict=True):
+    v.assign(start)
+  assert abs(slope) > 1e-3
+  return slope, (values[0] - values[1]) / 2e-6
+
+
 def check_statistics(networks: Iterable[keras.Model], call: Callable[[bool], object]) -> None:
   """A call moves every statistic of the networks in training, and else none."""
   random = np.random.default_rng(5)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.attention import SelfAttention, attention_places
+from models.gan.networks.attention import SelfAttention, with_attention
 from replicator.errors import UsageError
 
 
@@ -38,10 +38,16 @@ def test_answers_come_from_everywhere():
   assert reached.reshape(4, 2, 4, 2).any((1, 3)).all()
 
 
-def test_places():
-  assert attention_places("D", None, [32, 64, 128]) == [1]
-  assert attention_places("D", None, [16, 8, 4, 4]) == []
-  assert attention_places("D", 0, [64]) == []
-  assert attention_places("D", 4, [16, 8, 4, 4]) == [2, 3]
+@pytest.mark.parametrize("attention, sizes, last, place", [
+    (None, [32, 64, 128], False, 2), (None, [16, 8, 4, 4], False, None), (0, [64], False, None),
+    (4, [16, 8, 4, 4], False, 3), (4, [16, 8, 4, 4], True, 4)])
+def test_places(attention, sizes, last, place):
+  found = with_attention("D", attention, list(sizes), sizes, last)
+  assert [i for i, each in enumerate(found) if isinstance(each, SelfAttention)] == (
+      [] if place is None else [place])
+  assert [each for each in found if not isinstance(each, SelfAttention)] == sizes
+
+
+def test_a_size_that_no_map_has_is_refused():
   with pytest.raises(UsageError, match=r"D\.attention = 32: .* maps have 4, 8, 16 p"):
-    attention_places("D", 32, [16, 8, 4, 4])
+    with_attention("D", 32, [], [16, 8, 4, 4])

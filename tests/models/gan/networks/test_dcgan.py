@@ -48,15 +48,6 @@ def test_discriminator_equals_the_plain_one(has_norm, float64):
   np.testing.assert_allclose(discriminator(images, LABELS, training=True), expected, rtol=1e-9)
 
 
-def test_without_batch_norm_each_score_is_of_one_image():
-  images = normal(3, 16, 16, 3, dtype="float32")
-  for has_norm in (True, False):
-    discriminator = DCGANDiscriminator(16, width=4, batch_norm=has_norm)
-    alone = discriminator(images[:1], training=True)
-    among = discriminator(images, training=True)[:1]
-    assert np.allclose(among, alone, rtol=1e-4) == (not has_norm)
-
-
 def test_initial_weights():
   keras.utils.set_random_seed(0)
   networks = DCGANGenerator(16, width=16), DCGANDiscriminator(16, width=16)

@@ -87,27 +87,6 @@ def test_compiles_under_xla(layer_class):
     np.testing.assert_allclose(actual, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_batch_size_may_be_unknown(layer_class):
-  layer, x, _ = layer_and_arrays(layer_class, (3, 4, 4))
-  function = tf.function(layer).get_concrete_function(tf.TensorSpec([None, 4, 4, 3], tf.float64))
-  assert function.output_shapes.as_list() == list(layer.compute_output_shape((None, 4, 4, 3)))
-  np.testing.assert_allclose(function(x), layer(x))
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_bfloat16_policy(layer_class):
-  layer, x, _ = layer_and_arrays(layer_class, (3, 8, 8), dtype="mixed_bfloat16")
-  assert layer.kernel.dtype == "float32"
-  y = layer(tf.cast(x, tf.float32))
-  assert y.dtype == tf.bfloat16
-  arrays = [tf.cast(a, tf.float32) for a in (x, layer.kernel.value, layer.bias.value)]
-  # Inputs, folded kernel and outputs are rounded to 8 bits, each by at most 2^-9 of a term. Partial
-  # sums are rounded too on processors without AVX-512.
-  bound = 8 * 2.0 ** -9 * plain(layer_class, *(tf.abs(a) for a in arrays))
-  assert np.all(np.abs(tf.cast(y, tf.float32) - plain(layer_class, *arrays)) <= bound)
-
-
 @pytest.mark.parametrize("height, width", [(5, 4), (4, 5), (5, 5)])
 def test_odd_sizes_cannot_be_halved(height, width):
   with pytest.raises(ValueError, match=f"they are {height} and {width}"):

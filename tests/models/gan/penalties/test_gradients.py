@@ -8,6 +8,7 @@ import tensorflow as tf
 from models.gan.penalties.gradients import r1, r2, wgan_gp
 from models.gan.penalties.scores import Scores
 from replicator import SpectralNorm, UsageError, random
+from tests.models.gan.networks.plain import slopes
 from tests.models.gan.penalties.conftest import make_discriminator
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 2])
@@ -62,15 +63,6 @@ def test_wgan_gp_needs_pairs():
     wgan_gp()(scored(quadratic, fake=FAKE[:2]))
 
 
-def derivatives(loss, variables) -> tuple[float, list[np.ndarray]]:
-  """The loss and its gradients."""
-  with tf.GradientTape() as tape:
-    value = loss()
-  return float(value), [np.zeros(v.shape) if gradient is None else np.asarray(gradient)
-                        for v, gradient in zip(variables, tape.gradient(value, variables),
-                                               strict=True)]
-
-
 @pytest.mark.parametrize("penalty", [r1, wgan_gp])
 def test_second_derivatives_are_those_of_finite_differences(penalty, float64):
   # Through a folded convolution, layer normalization, attention and spectral normalization, whose
@@ -81,25 +73,10 @@ def test_second_derivatives_are_those_of_finite_differences(penalty, float64):
       layer.power_iterations = 0
       *_, leading = np.linalg.svd(np.reshape(layer.kernel, [-1, layer.kernel.shape[-1]]))
       layer.u.assign(leading[:1])
-  variables = discriminator.trainable_variables
-  kept = discriminator.get_weights()
 
   def loss():
     random.set_seed(0)  # The same points between the images.
     return penalty()(scored(discriminator))
 
-  _, found = derivatives(loss, variables)
-  generator = np.random.default_rng(2)
-  for i, variable in enumerate(variables):
-    if not np.any(found[i]):
-      continue
-    direction = generator.normal(size=variable.shape)
-    start, values = variable.numpy(), []
-    for step in (1e-6, -1e-6):
-      variable.assign(start + step * direction)
-      values.append(float(loss()))
-    variable.assign(start)
-    np.testing.assert_allclose(np.sum(found[i] * direction), (values[0] - values[1]) / 2e-6,
-                               rtol=1e-6, atol=1e-7, err_msg=variable.path)
-  assert sum(np.any(x) for x in found) >= 10
-  np.testing.assert_array_equal(kept[0], discriminator.get_weights()[0])
+  variables = [v.value for v in discriminator.trainable_variables]
+  np.testing.assert_allclose(*slopes(variables, loss), rtol=1e-6)

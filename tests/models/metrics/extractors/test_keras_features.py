@@ -115,7 +115,3 @@ def test_other_models_are_refused(make, message):
   with pytest.raises(UsageError, match=message):
     make()
 
-
-def test_an_unknown_layer_is_named(model):
-  with pytest.raises(UsageError, match=r"layer = 'poled': .*Did you mean 'pooled'"):
-    KerasFeatures(model, "tiny", "poled")

@@ -28,10 +28,6 @@ def test_of_16_bits_the_upper_8_are_kept(channels):
   orientation[0x0112] = 3  # Upside down.
   np.testing.assert_array_equal(
       decode(encoded(LEVELS, exif=orientation), (8, 8, channels)), gray[::-1, ::-1])
-  seen = gray.copy()
-  seen[2, 3] = 255
-  np.testing.assert_array_equal(
-      decode(encoded(LEVELS, transparency=int(LEVELS[2, 3])), (8, 8, channels)), seen)
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
