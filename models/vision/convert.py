@@ -125,8 +125,8 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     if not written:
       raise UsageError(f"{source.path}: none of its {total:,} images can be read, such as "
                        f"{source.name(0)}")
-    sharded_images.write_facts(root, class_names=source.class_names, images=written,
-                               image_shape=written_shape, shards=names)
+    sharded_images.write_facts(root, sharded_images.Facts(
+        source.class_names, written, written_shape, tuple(names)))
   return written
 
 

@@ -52,59 +52,84 @@ def shards_at(path: str) -> list[Path]:
   return list(found)
 
 
-def read_indexes(shards: list[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+def read_indexes(shards: list[Path], skips: bool = False
+                 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
   """The entries of the images of each shard, with labels from 0 on, and the names of the classes.
 
   Shards without an index are read once, and indexed.
+
+  Args:
+    shards: the paths of n shards.
+    skips: whether to do without corrupt records and what a truncated shard lacks, and to log them.
+      An index without them is not kept, so that nobody takes it for whole.
 
   Raises:
     UsageError: a shard is not of this layout, or changed since it was indexed; or it is truncated
       or has a corrupt record.
   """
-  indexes = list(map_in_threads(_index_of, shards))
+  indexes = list(map_in_threads(lambda shard: _index_of(shard, skips), shards))
   names = {int(label): str(name) for index in indexes
            for label, name in zip(index["labels"], index["names"], strict=True)}
   return ([index["images"] for index in indexes],
           tuple(names.get(label) or str(label) for label in range(max(names) + 1)))
 
 
-def _index_of(shard: Path) -> Mapping[str, np.ndarray]:
+def _index_of(shard: Path, skips: bool) -> Mapping[str, np.ndarray]:
   beside = shard_index.index_of(shard)
   folder = hashlib.sha256(os.fsencode(shard.parent.resolve())).hexdigest()[:16]
   cached = _CACHE.expanduser() / folder / beside.name
   index = next((index for index in (beside, cached) if index.exists()), None)
   if index is None:
     logging.log_every_n_seconds(logging.INFO, "Reads %s to index it, once", 10, shard)
-    entries, names = _read(shard)
+    entries, names, is_whole = _read(shard, skips)
     more = {"labels": np.array(list(names)), "names": np.array(list(names.values()))}
+    if not is_whole:
+      return {"images": np.array(entries, shard_index.ENTRY), **more}
     try:
       shard_index.write_index(index := beside, shard, entries, **more)
     except OSError:  # The folder cannot be written.
       cached.parent.mkdir(parents=True, exist_ok=True)
       shard_index.write_index(index := cached, shard, entries, **more)
   remedy = f"copy it again, or remove {index} if the shard is right"
-  return shard_index.checked_index(shard, index, remedy)
+  return shard_index.checked_index(shard, index, remedy, skips)
 
 
-def _read(shard: Path) -> tuple[list[tuple[int, int, int, int]], dict[int, str]]:
-  """The entries of a shard, and the names of their labels."""
+def _read(shard: Path, skips: bool
+          ) -> tuple[list[tuple[int, int, int, int]], dict[int, str], bool]:
+  """The entries of a shard, the names of their labels, and whether all records could be read."""
   entries: list[tuple[int, int, int, int]] = []
   names: dict[int, str] = {}
-  read, position, size = record_reader(str(shard)), 0, shard.stat().st_size
+  read, position, size, is_whole = record_reader(str(shard)), 0, shard.stat().st_size, True
   while position < size:
     where = f"{shard}: the record at byte {position}"
     try:
       record, after = read(position)
     except (tf.errors.DataLossError, IndexError) as error:
-      raise UsageError(f"{where} is corrupt or truncated, or the file has no TFRecords; copy it "
-                       "again") from error
-    content, label, name = _parsed(record, where)
-    entries.append(shard_index.entry(position, record, content, label))
-    names.setdefault(label, name)
+      end = _end_of_corrupt(shard, position, error)
+      what = "is corrupt" if end else "is truncated, or the file has no TFRecords"
+      if not skips:
+        raise UsageError(f"{where} {what}; copy it again; to skip such records, set "
+                         "TFRecords.on_error = 'skip'") from error
+      logging.warning("TFRecords skips %s: it %s%s", where, what, "" if end else ", and ends there")
+      is_whole, after = False, end or size
+    else:
+      content, label, name = _parsed(record, where)
+      entries.append(shard_index.entry(position, record, content, label))
+      names.setdefault(label, name)
     position = after
   if not names:
-    raise UsageError(f"{shard}: has no record; copy it again")
-  return entries, names
+    raise UsageError(f"{shard}: has no record that can be read; copy it again")
+  return entries, names, is_whole
+
+
+def _end_of_corrupt(shard: Path, position: int, error: Exception) -> int | None:
+  """Where the next record begins, if the error is about the data of a record; or None."""
+  if f"corrupted record at {position + shard_index.BEFORE}" not in str(error):
+    return None  # Its length is wrong, or the file ends.
+  with shard.open("rb") as file:
+    file.seek(position)
+    length = int.from_bytes(file.read(8), "little")
+  return position + shard_index.BEFORE + length + shard_index.AFTER
 
 
 def _parsed(record: bytes, where: str) -> tuple[bytes, int, str]:

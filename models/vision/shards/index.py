@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from replicator import UsageError
 from replicator.atomic import write_whole
@@ -50,19 +51,29 @@ def count(shard: Path) -> int:
   return len(_read(index_of(shard))["images"])
 
 
-def checked_index(shard: Path, index: Path, remedy: str) -> Mapping[str, np.ndarray]:
+def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
+                  ) -> Mapping[str, np.ndarray]:
   """The arrays of an index: `images`, of `ENTRY`, and more.
 
   Raises:
     UsageError: the index cannot be read, or the shard is missing, truncated or of another index;
-      the remedy ends the line.
+      the remedy ends the line. With `skips`, a truncated shard is used without what it lacks.
   """
   if not shard.exists():
     raise UsageError(f"{shard}: no such file; {remedy}")
-  content = _read(index)
-  if not np.array_equal(_identity(shard), content["shard"]):
-    raise UsageError(f"{shard}: is truncated or changed since it was indexed, or {index.name} is "
-                     f"the index of another file; {remedy}")
+  content, found = _read(index), _identity(shard)
+  size, images = content["shard"][0], content["images"]
+  if found[0] < size:
+    is_there = images["offset"] + images["length"] + AFTER <= found[0]
+    what = (f"is truncated: it has {found[0]:,} of {size:,} bytes, and lacks {(~is_there).sum():,} "
+            f"of {len(images):,} images")
+    if not skips:
+      raise UsageError(f"{shard}: {what}; {remedy}; to skip them, set TFRecords.on_error = 'skip'")
+    logging.warning("TFRecords skips images: %s: %s", shard, what)
+    return {**content, "images": images[is_there]}
+  if not np.array_equal(found, content["shard"]):
+    raise UsageError(f"{shard}: {index.name} is the index of another file, or the file changed "
+                     f"since it was indexed; {remedy}")
   return content
 
 

@@ -9,11 +9,11 @@ Any reader of TFRecords can read a shard: `image/encoded` is a JPEG, PNG, ... fi
 index, an image is read alone, without what comes before it and without parsing the record.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import gin
 import numpy as np
@@ -63,24 +63,32 @@ def _record(content: bytes, label: int, text: str) -> bytes:
   return example.SerializeToString(deterministic=True)
 
 
-def write_facts(root: Path, **facts: Any) -> None:
-  """Writes `index.json`, when all shards are written.
+@dataclasses.dataclass(frozen=True)
+class Facts:
+  """The content of `index.json`."""
 
-  Its `class_names` are those of the labels, `images` how many there are, `image_shape` that of all
-  or None, and `shards` the names of the files.
-  """
-  write_whole(root / INDEX, json.dumps(facts, indent=1) + "\n")
+  class_names: tuple[str, ...]
+  images: int
+  image_shape: Shape | None  # None, if images have their own sizes.
+  shards: tuple[str, ...]
+
+
+def write_facts(root: Path, facts: Facts) -> None:
+  """Writes `index.json`, when all shards are written."""
+  write_whole(root / INDEX, json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
 
 
 class ShardedImages(EncodedImages):
   """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image."""
 
-  def __init__(self, path: str) -> None:
+  def __init__(self, path: str, skips: bool = False) -> None:
     """Reads the index, and checks that it is of these shards.
 
     Args:
       path: the folder that a conversion wrote; or a folder of shards in ImageNet's layout, or a
         pattern of their names.
+      skips: whether to do without the images that a truncated shard lacks, or whose records were
+        corrupt when they were indexed, and to log them.
 
     Raises:
       UsageError: `path` has no index, no image, or a shard is missing, truncated or another one.
@@ -88,17 +96,24 @@ class ShardedImages(EncodedImages):
     self.path = str(path)
     self._shards = imagenet.shards_at(self.path)
     if self._shards:
-      entries, self.class_names = imagenet.read_indexes(self._shards)
+      entries, self.class_names = imagenet.read_indexes(self._shards, skips)
     else:
-      self.class_names, self.image_shape, names = _facts(self.path)
-      self._shards = [Path(path).expanduser() / name for name in names]
+      facts = _facts(self.path)
+      self.class_names, self.image_shape = facts.class_names, facts.image_shape
+      self._shards = [Path(path).expanduser() / name for name in facts.shards]
       entries = [shard_index.checked_index(shard, shard_index.index_of(shard),
-                                           "copy it again, or convert again")["images"]
+                                           "copy it again, or convert again", skips)["images"]
                  for shard in self._shards]
+      if sum(map(len, entries)) != facts.images and not skips:
+        raise UsageError(f"{path}: its shards have {sum(map(len, entries)):,} images, and {INDEX} "
+                         f"says {facts.images:,}; convert again")
     self._files = list(map(str, self._shards))
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
     self.labels = self._entries["label"]
+    if not len(self.labels):
+      raise UsageError(f"TFRecords.path = {self.path!r}: has no whole image: its shards are "
+                       "truncated; copy them again")
 
   def name(self, index: int) -> str:
     """The shard, and where the image begins in it."""
@@ -134,13 +149,13 @@ class TFRecords(DecodedImages):
       path: the folder of the shards; or a pattern, `imagenet/train-*`, where there are several
         sets of them.
       resolution: height and width of the examples, in pixels; by default, those of the conversion.
-      on_error: as that of `ImageFolder`.
+      on_error: as that of `ImageFolder`; 'skip' also does without what a truncated shard lacks.
       memory_limit: as that of `ImageFolder`.
 
     Raises:
       UsageError: as `ShardedImages`; or a record cannot be decoded, or an argument is wrong.
     """
-    images = ShardedImages(path)
+    images = ShardedImages(path, skips=on_error == "skip")
     shape = images.image_shape
     if resolution is None:
       if shape is None:
@@ -150,8 +165,7 @@ class TFRecords(DecodedImages):
     super().__init__(images, resolution, on_error, memory_limit, channels=shape[2] if shape else 3)
 
 
-def _facts(path: str) -> tuple[tuple[str, ...], Shape | None, list[str]]:
-  """The names of the classes, the shape of the images, and the names of the shards."""
+def _facts(path: str) -> Facts:
   root, setting = Path(path).expanduser(), f"TFRecords.path = {path!r}"
   if not root.is_dir():
     raise UsageError(f"{setting}: no such folder; write the folder that models.vision.convert "
@@ -164,7 +178,8 @@ def _facts(path: str) -> tuple[tuple[str, ...], Shape | None, list[str]]:
   try:
     facts = json.loads((root / INDEX).read_text())
     shape = facts["image_shape"]
-    return tuple(facts["class_names"]), shape and tuple(shape), facts["shards"]
+    return Facts(tuple(facts["class_names"]), facts["images"], shape and tuple(shape),
+                 tuple(facts["shards"]))
   except (ValueError, KeyError, TypeError) as error:
     raise UsageError(f"{root / INDEX}: is not what models.vision.convert wrote; convert again"
                      ) from error

@@ -77,14 +77,39 @@ def entries_of(shard):
   return np.load(shard.with_suffix(".npz"))["images"]
 
 
+@pytest.mark.parametrize("torn, lost", [(1, 1), (1, 2), (1, 3), (0, 1)])
+def test_what_a_truncated_shard_lacks_is_skipped_and_counted(torn, lost, out, caplog):
+  shard, number = out / f"images-0000{torn}-of-00002.tfrecord", 3 - lost
+  whole = shard.stat().st_size
+  size = int(entries_of(shard)[number]["offset"]) + 2 if number else 0
+  os.truncate(shard, size)
+  line = f"{shard}: is truncated: it has {size} of {whole} bytes, and lacks {lost} of 3 images"
+  assert line_of(out).startswith(f"{line}; copy it again")
+  left = [number for number in range(6) if number not in range(3 * torn + 3 - lost, 3 * torn + 3)]
+  for limit in (0, 10_000):  # Drawn and kept.
+    caplog.clear()
+    source = TFRecords(str(out), on_error="skip", memory_limit=limit)
+    assert caplog.messages[0] == f"TFRecords skips images: {line}"
+    found, _ = read(source, np.arange(source.size))
+    assert found[:, 0, 0, 0].tolist() == COLORS[left].tolist()
+
+
+def test_shards_without_a_whole_image_are_refused(out):
+  for shard in out.glob("*.tfrecord"):
+    os.truncate(shard, 0)
+  assert line_of(out, on_error="skip") == (
+      f"TFRecords.path = '{out}': has no whole image: its shards are truncated; copy them again")
+
+
 def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
   whole = second.read_bytes()
-  for content in (whole[:-30] + b"x" + whole[-29:], whole[:100], first.read_bytes()):
-    second.write_bytes(content)
-    assert line_of(out) == (
-        f"{second}: is truncated or changed since it was indexed, or images-00001-of-00002.npz is "
-        "the index of another file; copy it again, or convert again")
+  second.write_bytes(whole[:-30] + b"x" + whole[-29:])
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another "
+                                 "file, or the file changed since it was indexed;")
+  second.write_bytes(whole)
+  shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
+  assert line_of(out).startswith(f"{second}: ")
   second.unlink()
   assert line_of(out) == f"{second}: no such file; copy it again, or convert again"
 
@@ -188,12 +213,12 @@ def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
   shard = root / "train-00001-of-00003"
   shutil.copy(root / "train-00000-of-00003", shard)
   assert line_at(f"{root}/train-*") == (
-      f"{shard}: is truncated or changed since it was indexed, or train-00001-of-00003.npz is the "
-      f"index of another file; copy it again, or remove {shard}.npz if the shard is right")
+      f"{shard}: train-00001-of-00003.npz is the index of another file, or the file changed since "
+      f"it was indexed; copy it again, or remove {shard}.npz if the shard is right")
 
 
 @pytest.mark.parametrize("records, line", [
-    ([], "has no record; copy it again"),
+    ([], "has no record that can be read; copy it again"),
     ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is no tf.train.Example; write the "
                                    "path of shards in ImageNet's layout"),
     ([record(IMAGES[0], image_encoded=None)], "the record at byte 0 has no image/encoded or no "
@@ -212,15 +237,19 @@ def test_records_of_another_kind_are_named(records, line, tmp_path):
 def test_a_file_that_is_no_shard_is_named(tmp_path):
   shard = tmp_path / "train-00000-of-00001"
   shard.write_text("This is a text, and no shard.")
-  assert line_at(tmp_path) == (f"{shard}: the record at byte 0 is corrupt or truncated, or the "
-                               "file has no TFRecords; copy it again")
+  assert line_at(tmp_path).startswith(f"{shard}: the record at byte 0 is truncated, or the file "
+                                      "has no TFRecords; copy it again")
+  assert line_at(tmp_path, on_error="skip") == (f"{shard}: has no record that can be read; copy it "
+                                                "again")
 
 
-@pytest.mark.parametrize("fault", ["data", "length", "cut in data", "cut in length"])
-def test_a_fault_before_the_index_is_named(fault, tmp_path):
-  """The second of three records."""
-  shard = tmp_path / "train-00000-of-00001"
+@pytest.mark.parametrize("fault, left", [
+    ("data", [0, 2, 3]), ("length", [0, 3]), ("cut in data", [0, 3]), ("cut in length", [0, 3])])
+def test_a_fault_before_the_index_is_named_or_skipped(fault, left, tmp_path, caplog):
+  """The second of three records in a shard, and a shard behind."""
+  shard = tmp_path / "train-00000-of-00002"
   write(shard, [record(image, image_class_label=1 + i) for i, image in enumerate(IMAGES[:3])])
+  write(tmp_path / "train-00001-of-00002", [record(IMAGES[3], image_class_label=4)])
   whole = shard.read_bytes()
   ends = [end := 0, *(end := end + 16 + int.from_bytes(whole[end:end + 8], "little")
                       for _ in range(3))]
@@ -229,10 +258,22 @@ def test_a_fault_before_the_index_is_named(fault, tmp_path):
   else:
     place = {"data": ends[1] + 40, "length": ends[1]}[fault]
     shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1:])
-  assert line_at(tmp_path) == (f"{shard}: the record at byte {ends[1]} is corrupt or truncated, or "
-                               "the file has no TFRecords; copy it again")
+  what = "is corrupt" if 2 in left else "is truncated, or the file has no TFRecords"
+  where = f"{shard}: the record at byte {ends[1]}"
+  assert line_at(tmp_path) == (f"{where} {what}; copy it again; to skip such records, set "
+                               "TFRecords.on_error = 'skip'")
+  for _ in range(2):  # The index of a shard that lacks records is not kept.
+    caplog.clear()
+    source = TFRecords(str(tmp_path), 10, on_error="skip")
+    images, labels = read(source, np.arange(source.size))
+    np.testing.assert_array_equal(images, IMAGES[left, 1:11])
+    assert labels.tolist() == left
+    end = "" if 2 in left else ", and ends there"
+    assert caplog.messages == [
+        f"TFRecords skips {where}: it {what}{end}",
+        f"TFRecords: {tmp_path}: classes without images: {4 - len(left)} of 4, such as 1"]
   shard.write_bytes(whole)
-  assert TFRecords(str(tmp_path), 10).size == 3
+  assert TFRecords(str(tmp_path), 10).size == 4
 
 
 def test_one_thread_at_a_time_reads_an_index(tmp_path, monkeypatch):
