@@ -85,7 +85,7 @@ def _write(flags: argparse.Namespace) -> None:
                        "at most 40 small letters, digits and hyphens")
     manifest.write(file, flags.kind, manifest.Pods(
         command, flags.workers, flags.ps, flags.image, dict(flags.resource), dict(flags.volume),
-        flags.grace, flags.max_restarts), flags.runtime)
+        flags.grace, flags.max_restarts))
     print(f"{file}: start it with 'kubectl apply -f {file}'")
   except OSError as error:
     raise UsageError(f"cannot write {file}: {error.strerror}") from error

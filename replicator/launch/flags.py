@@ -72,8 +72,6 @@ def _parser() -> Parser:
   kubernetes.add_argument("--volume", action="append", default=[], type=_pair(":"),
                           metavar="CLAIM:/work", help="a persistent volume claim, and where all "
                           "containers see it; may be repeated")
-  kubernetes.add_argument("--runtime", default="torch-distributed",
-                          help="for a TrainJob, the training runtime of the cluster")
   parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
   return parser
 

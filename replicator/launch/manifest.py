@@ -1,7 +1,7 @@
 """Manifests for Kubernetes, which start one process of a run in each of several Pods.
 
-A JobSet is the plain way. A TFJob is for clusters with Kubeflow's training operator, and a TrainJob
-for those with Kubeflow Trainer, whose `runtimeRef` is a runtime of the cluster.
+A JobSet is the plain way, also beside Kubeflow Trainer, which is built on it. A TFJob is for
+clusters with Kubeflow's training operator.
 """
 
 import dataclasses
@@ -13,8 +13,6 @@ import yaml
 
 from replicator.cluster.kubernetes import HOSTS
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS
-
-_TRAINER = "node"  # Trainer's name for the Pods that train.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,38 +46,29 @@ class Pods:
 
   def spec(self, container: str, **more: Any) -> dict[str, Any]:
     """The specification of a Pod whose container has this name."""
-    return {
-        "terminationGracePeriodSeconds": self.grace,
-        "containers": [{
-            "name": container, "image": self.image, "command": list(self.command),
-            **({"resources": {"limits": dict(self.resources)}} if self.resources else {}),
-            **self.mounts(), **more}],
-        **self.claims()}
-
-  def mounts(self) -> dict[str, Any]:
-    """The part of a container that mounts the volumes; empty without any."""
-    mounts = [{"name": claim, "mountPath": path} for claim, path in self.volumes.items()]
-    return {"volumeMounts": mounts} if mounts else {}
-
-  def claims(self) -> dict[str, Any]:
-    """The part of a Pod that names the volumes; empty without any."""
-    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}}
-               for claim in self.volumes]
-    return {"volumes": volumes} if volumes else {}
+    contained = {"name": container, "image": self.image, "command": list(self.command), **more}
+    spec: dict[str, Any] = {"terminationGracePeriodSeconds": self.grace, "containers": [contained]}
+    if self.resources:
+      contained["resources"] = {"limits": dict(self.resources)}
+    if self.volumes:
+      contained["volumeMounts"] = [{"name": claim, "mountPath": path}
+                                   for claim, path in self.volumes.items()]
+      spec["volumes"] = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+                         for claim in self.volumes]
+    return spec
 
 
-def write(file: pathlib.Path, kind: str, pods: Pods, runtime: str = "") -> None:
-  """Writes a manifest of a `kind` in `KINDS`, named as the file is; `runtime` is for a TrainJob."""
-  name = file.stem
-  manifest = KINDS[kind](name, pods, runtime)
+def write(file: pathlib.Path, kind: str, pods: Pods) -> None:
+  """Writes a manifest of a `kind` in `KINDS`, named as the file is."""
+  manifest = KINDS[kind](file.stem, pods)
   file.write_text(
       f"# {pods.count} Pods train as one run. To start them: kubectl apply -f {file}\n"
       + yaml.safe_dump(manifest, sort_keys=False, width=100))
 
 
-def _jobset(name: str, pods: Pods, _: str) -> dict[str, Any]:
+def _jobset(name: str, pods: Pods) -> dict[str, Any]:
   """A JobSet: a Pod that is asked to stop saves with the others, and all are started again."""
-  hosts = [f"{name}-worker-0-{i}.{name}" for i in range(pods.count)]
+  hosts = ",".join(f"{name}-worker-0-{i}.{name}" for i in range(pods.count))
   return {
       "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
       "spec": {
@@ -95,7 +84,8 @@ def _jobset(name: str, pods: Pods, _: str) -> dict[str, Any]:
                   "containerName": "trainer", "operator": "In",
                   "values": [USAGE_STATUS, PREEMPTED_STATUS]}}]},
               "template": {"spec": {
-                  "restartPolicy": "Never", **pods.spec("trainer", env=_env(hosts))}}}}}]}}
+                  "restartPolicy": "Never", **pods.spec(
+                      "trainer", env=[{"name": HOSTS, "value": hosts}])}}}}}]}}
 
 
 def _rule(name: str, action: str, status: int) -> dict[str, Any]:
@@ -103,7 +93,7 @@ def _rule(name: str, action: str, status: int) -> dict[str, Any]:
           "onJobFailureMessagePatterns": [f".* exit code {status} .*"]}
 
 
-def _tfjob(name: str, pods: Pods, _: str) -> dict[str, Any]:
+def _tfjob(name: str, pods: Pods) -> dict[str, Any]:
   """A TFJob, whose operator sets TF_CONFIG. It takes exit status 42 for a failure that lasts."""
   counts = {**({"Chief": 1, "PS": pods.ps} if pods.ps else {}), "Worker": pods.workers}
   return {
@@ -115,30 +105,5 @@ def _tfjob(name: str, pods: Pods, _: str) -> dict[str, Any]:
                    for kind, count in counts.items()}}}
 
 
-def _trainjob(name: str, pods: Pods, runtime: str) -> dict[str, Any]:
-  """A TrainJob; volumes and the grace time are a patch of its runtime."""
-  hosts = [f"{name}-{_TRAINER}-0-{i}.{name}" for i in range(pods.count)]
-  patch = {"terminationGracePeriodSeconds": pods.grace, **pods.claims()}
-  if pods.volumes:
-    patch["containers"] = [{"name": _TRAINER, **pods.mounts()}]
-  return {
-      "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
-      "metadata": {"name": name},
-      "spec": {
-          "runtimeRef": {"name": runtime},
-          "trainer": {"image": pods.image, "command": list(pods.command), "env": _env(hosts),
-                      "numNodes": pods.count,
-                      **({"resourcesPerNode": {"limits": dict(pods.resources)}}
-                         if pods.resources else {})},
-          "runtimePatches": [{"manager": "replicator.launch", "trainingRuntimeSpec": {
-              "template": {"spec": {"replicatedJobs": [{"name": _TRAINER, "template": {
-                  "spec": {"template": {"spec": patch}}}}]}}}}]}}
-
-
-def _env(hosts: Sequence[str]) -> list[dict[str, str]]:
-  return [{"name": HOSTS, "value": ",".join(hosts)}]
-
-
-KINDS: dict[str, Callable[[str, Pods, str], dict[str, Any]]] = {
-    "JobSet": _jobset, "TFJob": _tfjob, "TrainJob": _trainjob}
+KINDS: dict[str, Callable[[str, Pods], dict[str, Any]]] = {"JobSet": _jobset, "TFJob": _tfjob}
 """The kinds of manifests."""

@@ -99,8 +99,7 @@ class Mirror:
     except OneLineError:
       raise
     except Exception as error:
-      kind = type(error).__name__
-      raise UsageError(f"{self.url}: cannot be read ({kind}: {first_line(error)})") from error
+      raise UsageError(f"{self.url}: cannot be read ({reason(error)})") from error
 
   def _pull(self, folder: pathlib.Path, checkpoints: Which, logs: bool) -> None:
     for leftover in folder.glob(".tmp-*"):
@@ -206,6 +205,11 @@ class Mirror:
     if names:
       self._fs.put([str(folder / name) for name in names], [self._at(name) for name in names])
     self._pushed.update((name, states[name]) for name in names)
+
+
+def reason(error: Exception) -> str:
+  """What failed, in a few words: `ConnectionError: no route to host`."""
+  return f"{type(error).__name__}: {first_line(error)}"
 
 
 def tried(do: Callable[[], object]) -> object:

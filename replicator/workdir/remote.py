@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from replicator.errors import OneLineError, Preempted, RunFailed, UsageError, chain_of, first_line
+from replicator.errors import OneLineError, Preempted, RunFailed, UsageError, chain_of
 from replicator.storage import mirror
 from replicator.storage.mirror import Mirror
 from replicator.storage.urls import is_url, locked
@@ -95,7 +95,8 @@ class _Run:
       except OneLineError:
         raise
       except Exception as error:
-        raise UsageError(f"{self.mirror.url}: cannot be written ({_reason(error)})") from error
+        why = mirror.reason(error)
+        raise UsageError(f"{self.mirror.url}: cannot be written ({why})") from error
       self._is_owner = True
     self.mirror.pull(self._folder, "all" if self._claim else "newest", logs=bool(self._claim))
 
@@ -111,7 +112,7 @@ class _Run:
       raise
     except Exception as error:
       self._behind.touch()
-      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({_reason(error)}); it "
+      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({mirror.reason(error)}); it "
             "is sent with the next one", file=sys.stderr, flush=True)
       return False
 
@@ -133,10 +134,6 @@ class _Run:
   def release(self) -> None:
     if self._claim and self._is_owner:
       self._claim.release()
-
-
-def _reason(error: Exception) -> str:
-  return f"{type(error).__name__}: {first_line(error)}"
 
 
 class _InStore:

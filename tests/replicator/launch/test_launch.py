@@ -29,7 +29,7 @@ def test_workers_get_one_cluster_and_their_own_index():
 def test_parameter_servers_add_a_chief_and_ports_are_free():
   configs = launch.tf_configs(workers=2, ps=1)
   assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
-    ("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+    ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
   cluster = configs[0]["cluster"]
   assert {kind: len(addresses) for kind, addresses in cluster.items()} == {
     "chief": 1, "worker": 2, "ps": 1}

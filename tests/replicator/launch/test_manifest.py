@@ -53,9 +53,8 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
   assert policy["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
 
 
-def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
+def test_a_tfjob_is_what_kubeflow_accepts(tmp_path):
   from kubeflow.training import ApiClient
-  from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
   manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1")
 
   class Answer:
@@ -67,11 +66,6 @@ def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
   replicas = manifest["spec"]["tfReplicaSpecs"]
   assert {kind: of_kind["replicas"] for kind, of_kind in replicas.items()} == {
       "Chief": 1, "PS": 1, "Worker": 2}
-  manifest = written(tmp_path, *ALL, "--kind=TrainJob", "--runtime=plain")
-  assert TrainerV1alpha1TrainJob.from_dict(manifest).to_dict() == manifest
-  assert manifest["spec"]["runtimeRef"] == {"name": "plain"}
-  assert manifest["spec"]["trainer"]["env"][0]["value"] == (
-      "train-node-0-0.train,train-node-0-1.train")
 
 
 @pytest.mark.parametrize("flags, message", [

@@ -18,15 +18,14 @@ def other(monkeypatch):
     mine = json.loads(text)
     return [text, json.dumps({**mine, **{key: value(mine[key])
                                          for key, value in changes.items()}})]
-  monkeypatch.setattr(tensorflow_internals, "meet", lambda name: None)
   monkeypatch.setattr(tensorflow_internals, "exchange", exchange)
   return changes
 
 
 def test_equal_workers_may_train_and_one_asks_nobody(other):
-  assert agreement.check(0, 2) == []
+  agreement.check(0, 2)
   other["config"] = lambda text: 1 / 0
-  assert agreement.check(0, 1) == []
+  agreement.check(0, 1)
 
 
 @pytest.mark.parametrize("key, change, message", [
@@ -46,12 +45,3 @@ def test_data_of_another_size_is_refused(other):
   other["examples"] = lambda count: count - 1
   with pytest.raises(UsageError, match="the data has 8 examples on worker 0, and 7 on worker 1"):
     agreement.check(0, 2, 8)
-
-
-def test_clocks_that_are_apart_are_a_warning(other):
-  other["time"] = lambda seconds: seconds + 29.0
-  assert agreement.check(0, 2) == []
-  other["time"] = lambda seconds: seconds - 47.0
-  assert agreement.check(0, 2) == [
-      "warning: the clocks of the workers are 47 seconds apart; set them, or times in logs are "
-      "wrong"]
