@@ -14,17 +14,13 @@ from typing import Any
 
 import gin
 
-from replicator.cluster import kubernetes, slurm
-from replicator.cluster.processes import Processes
+from replicator.cluster.managers import Processes, of_kubernetes, of_slurm
 from replicator.errors import UsageError, nearest
 
-READERS = {"slurm": slurm.read, "kubernetes": kubernetes.read}
+READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes}
 """The managers that set variables of their own."""
 
-STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
-"""Who starts processes with a TF_CONFIG, and a variable that they set, too."""
-
-MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
+MANAGERS = ("auto", "tf_config", *READERS)
 """What `Replicator.cluster` may name."""
 
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
@@ -111,10 +107,7 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
                        "must be a chief, at least one parameter server, and at least one worker")
     config = processes.tf_config(servers if strategy == "parameter_server" else None)
     os.environ["TF_CONFIG"] = json.dumps(config)
-  elif starter := next((each for each, variable in STARTERS.items() if variable in os.environ
-                        and manager in ("auto", each)), None):
-    source = f"TF_CONFIG, in a process of {starter.capitalize()}"
-  elif manager in (*READERS, *STARTERS):
+  elif manager in READERS:
     raise UsageError(f"Replicator.cluster = '{manager}': its variables are not in the environment; "
                      f"write 'auto', or start the processes with {manager}")
   config = read(strategy)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from replicator.cluster.kubernetes import HOSTS
+from replicator.cluster.managers import HOSTS
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS
 
 

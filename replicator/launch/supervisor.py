@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from replicator.cluster.processes import Processes
+from replicator.cluster.managers import Processes
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.machines import Machines
 from replicator.launch.placement import Placement, Process, Slot, free_ports, say

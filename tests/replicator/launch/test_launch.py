@@ -9,7 +9,6 @@ import pytest
 from replicator import launch
 from replicator.errors import UsageError
 from replicator.launch import __main__
-from replicator.launch import flags as launch_flags
 from tests.replicator.launch.clusters import run
 
 # ---- TF_CONFIG ----------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ def test_parameter_servers_add_a_chief_and_ports_are_free():
   (["--hosts=a,b,c"], 3, None), (["--hosts=a,b,c", "--workers=2:3"], 3, 2),
   (["--hosts=a,b", "--workers=4"], 4, None), (["--workers=2"], 2, None)])
 def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least):
-  parsed = launch_flags.parsed([*flags, "--", "true"])
+  parsed = __main__.parsed([*flags, "--", "true"])
   assert (parsed.workers, parsed.least) == (workers, least)
 
 

@@ -1,22 +1,62 @@
-"""The processes of a Slurm step, which `srun` starts, in the order of their ranks.
+"""The processes that a cluster manager starts together, as its variables describe them.
 
-TensorFlow's own resolver sorts host names as text, so that `n10` comes before `n9`, fails on
-machines without GPUs, and cannot read all lists of hosts (TensorFlow 2.21).
+`srun` starts a step of Slurm, in the order of ranks. TensorFlow's own resolver sorts host names as
+text, so that `n10` comes before `n9`, fails on machines without GPUs, and cannot read all lists of
+hosts (TensorFlow 2.21).
+
+An indexed Job of Kubernetes tells each Pod its index, and nothing about the others:
+`REPLICATOR_HOSTS` in the manifest names all Pods, as `replicator.launch --kubernetes` writes it.
 """
 
 import itertools
 import re
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from replicator.cluster.processes import Processes
 from replicator.errors import UsageError
 
-# Ports below those of outgoing connections. Jobs on one node, whose numbers are close together,
-# get ports that are this far apart. Each rank has a port of its own: nodes may share an address.
+INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
+_PORT_OF_PODS = 2222  # Of each process, as a Pod has an address of its own.
+
+# Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
+# together, get ports that are this far apart. Each rank has its own: nodes may share an address.
 _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 
 
-def read(environment: Mapping[str, str]) -> Processes | None:
+class Processes(NamedTuple):
+  """The processes of one run, and the rank of this process.
+
+  Attributes:
+    addresses: "host:port" of each process, by its rank.
+    rank: the rank of this process.
+    source: what describes them, such as "Slurm's step 7.0".
+  """
+
+  addresses: list[str]
+  rank: int
+  source: str
+
+  def tf_config(self, servers: int | None) -> dict[str, Any]:
+    """TF_CONFIG of this process.
+
+    All are workers if `servers` is None. Else the first one is the chief, the next `servers` ones
+    are parameter servers, and the others are workers.
+    """
+    if servers is None:
+      kinds = ["worker"] * len(self.addresses)
+    else:
+      kinds = ["chief", *["ps"] * servers, *["worker"] * (len(self.addresses) - 1 - servers)]
+    cluster: dict[str, list[str]] = {}
+    for kind, address in zip(kinds, self.addresses, strict=False):
+      cluster.setdefault(kind, []).append(address)
+    kind = kinds[self.rank]
+    return {"cluster": cluster, "task": {"type": kind, "index": kinds[:self.rank].count(kind)}}
+
+
+# ---- Slurm --------------------------------------------------------------------------------------
+
+
+def of_slurm(environment: Mapping[str, str]) -> Processes | None:
   """The processes of the step; None outside of one, as in a batch script.
 
   The port of each process follows from the number of the job.
@@ -84,3 +124,27 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; "
                      "start it with srun")
   return int(text)
+
+
+# ---- Kubernetes ---------------------------------------------------------------------------------
+
+
+def of_kubernetes(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of the Job; None where no variable names the hosts.
+
+  Raises:
+    UsageError: a variable is missing or cannot be read.
+  """
+  if HOSTS not in environment:
+    return None
+  names = [name.strip() for name in environment[HOSTS].split(",")]
+  if not all(re.fullmatch(r"[\w.-]+(:\d{1,5})?", name) for name in names):
+    raise UsageError(f"{HOSTS}={environment[HOSTS]!r}: must be names of hosts, such as "
+                     "'train-0.train,train-1.train'")
+  rank = environment.get(INDEX, "")
+  if not rank.isdecimal() or int(rank) >= len(names):
+    raise UsageError(
+        f"{INDEX}={rank!r}: must be the number of this process among the {len(names)} of {HOSTS}, "
+        "counted from 0; in a Job of Kubernetes, write completionMode: Indexed")
+  addresses = [name if ":" in name else f"{name}:{_PORT_OF_PODS}" for name in names]
+  return Processes(addresses, int(rank), f"{HOSTS} and {INDEX}")
