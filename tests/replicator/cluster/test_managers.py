@@ -76,7 +76,7 @@ def test_the_strategies_get_their_jobs(monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
   for name, value in STEP.items():
     monkeypatch.setenv(name, value)
-  assert not tf_config.is_chief(os.environ) and tf_config.are_several(os.environ)
+  assert tf_config.number_of(os.environ) == 3 and tf_config.are_several(os.environ)
   config, source = tf_config.make("multi_worker_mirrored")
   assert {kind: len(each) for kind, each in config["cluster"].items()} == {"worker": 4}
   assert config["task"] == {"type": "worker", "index": 3} and source == "Slurm's step 7.0"

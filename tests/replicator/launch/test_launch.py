@@ -1,6 +1,5 @@
 """The launcher: what its processes get, what it shows of them, and its command line."""
 
-import json
 import os
 import socket
 
@@ -12,17 +11,6 @@ from replicator.launch import __main__
 from tests.replicator.launch.clusters import run
 
 # ---- TF_CONFIG ----------------------------------------------------------------------------------
-
-
-def test_workers_get_one_cluster_and_their_own_index():
-  status, lines, _ = run("--workers=2", "print(os.environ['TF_CONFIG'])")
-  assert status == 0
-  configs = [json.loads(line.removeprefix(f"[worker {i}] "))
-             for i, line in enumerate(sorted(lines))]
-  assert [c["task"] for c in configs] == [{"type": "worker", "index": i} for i in range(2)]
-  assert configs[0]["cluster"] == configs[1]["cluster"]
-  assert set(configs[0]["cluster"]) == {"worker"}
-  assert len(set(configs[0]["cluster"]["worker"])) == 2
 
 
 def test_parameter_servers_add_a_chief_and_ports_are_free():
