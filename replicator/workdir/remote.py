@@ -104,7 +104,8 @@ class _Run:
     """Pushes; a failure is one line, and False."""
     assert self._claim
     try:
-      mirror.tried(self._push)
+      self._claim.confirm()
+      self.mirror.push(self._folder)
       self._behind.unlink(missing_ok=True)
       return True
     except OneLineError:  # It is another process's.
@@ -115,11 +116,6 @@ class _Run:
       print(f"warning: {self.mirror.url}: lacks the last checkpoint ({mirror.reason(error)}); it "
             "is sent with the next one", file=sys.stderr, flush=True)
       return False
-
-  def _push(self) -> None:
-    assert self._claim
-    self._claim.confirm()
-    self.mirror.push(self._folder)
 
   def end(self, error: Exception | None = None) -> None:
     """Pushes for the last time; a RunFailed says where the files are if that fails."""
