@@ -76,4 +76,4 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
     for worker in workers:
       assert ended(worker, 2) == [
           "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
-          "the same configuration and versions"]
+          "the same configuration, versions and data"]

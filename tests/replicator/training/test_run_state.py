@@ -1,4 +1,6 @@
-"""The agreement of all workers."""
+"""The agreement of all workers, and the means of scalars between log points."""
+
+import json
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from replicator.divergence.guard import Divergence, Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.training.patience import Patience
-from replicator.training.run_state import RunState
+from replicator.training.run_state import RunningMeans, RunState
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}), "its numbers are here")
 
@@ -82,3 +84,34 @@ def test_workers_that_restored_other_steps_are_an_error(tmp_path):
   cluster.restored = 40, 20
   with pytest.raises(UsageError, match="--workdir: the workers restored the steps 40, 20; all "):
     RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}))
+
+
+# ---- Means --------------------------------------------------------------------------------------
+
+
+def test_a_mean_is_over_the_steps_that_returned_the_scalar():
+  means = RunningMeans()
+  means.add({"a": np.array([1.0, 2.0, 3.0])})
+  means.add({"a": np.array([4.0]), "b": np.array([10.0])})
+  assert means.take() == {"a": 2.5, "b": 10.0}
+  assert means.take() == {}
+  means.add({"a": np.array([7.0])})
+  assert means.take() == {"a": 7.0}
+
+
+def test_sums_are_of_64_bits():
+  means = RunningMeans()
+  means.add({"a": np.array([2.0 ** 25, 1.0], np.float32)})
+  assert means.take() == {"a": 2.0 ** 24 + 0.5}
+
+
+def test_means_go_on_from_their_state():
+  means = RunningMeans()
+  means.add({"a": np.array([1.0, 2.0])})
+  resumed = RunningMeans(json.loads(json.dumps(means.state())))
+  resumed.add({"a": np.array([6.0])})
+  assert resumed.take() == {"a": 3.0}
+  assert means.take() == {"a": 1.5}  # It has its own.
+  old = RunningMeans({"sums": {"a": 1.0}, "count": 1})  # Saved by an earlier version.
+  old.add({"a": np.array([2.0])})
+  assert old.take() == {"a": 1.5}
