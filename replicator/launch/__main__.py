@@ -39,7 +39,7 @@ from collections.abc import Callable, Sequence
 from replicator.console.command import status_of
 from replicator.console.flags import Parser
 from replicator.errors import UsageError
-from replicator.launch import manifest, ray, slurm_script, spark
+from replicator.launch import files, ray, spark
 from replicator.launch.machines import Machines
 from replicator.launch.placement import Placement
 from replicator.launch.supervisor import launch
@@ -74,27 +74,20 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
 
 def _write(flags: argparse.Namespace) -> None:
   """Writes the file for the cluster manager that the flags name."""
-  command = list(flags.command)
-  if flags.ps:
-    command.append(f"--gin_param=Replicator.servers = {flags.ps}")
   file = flags.slurm or flags.kubernetes
+  if flags.kubernetes and not flags.image:
+    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
+  if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
+    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
+                     "most 40 small letters, digits and hyphens")
   try:
+    files.write(file, "slurm.sh" if flags.slurm else f"{flags.kind}.yaml", flags)
     if flags.slurm:
-      nodes = flags.workers + flags.ps + bool(flags.ps)
-      slurm_script.write(file, command, nodes, flags.option, flags.grace, flags.max_restarts)
-      print(f"{file}: submit it with 'sbatch {file}'")
-      return
-    if not flags.image:
-      raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
-      raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has "
-                       "at most 40 small letters, digits and hyphens")
-    manifest.write(file, flags.kind, manifest.Pods(
-        command, flags.workers, flags.ps, flags.image, dict(flags.resource), dict(flags.volume),
-        flags.grace, flags.max_restarts))
-    print(f"{file}: start it with 'kubectl apply -f {file}'")
+      file.chmod(0o755)
   except OSError as error:
     raise UsageError(f"cannot write {file}: {error.strerror}") from error
+  print(f"{file}: " + (f"submit it with 'sbatch {file}'" if flags.slurm else
+                       f"start it with 'kubectl apply -f {file}'"))
 
 
 # ---- Flags --------------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ def _parser() -> Parser:
   kubernetes = parser.add_argument_group("Kubernetes")
   kubernetes.add_argument("--kubernetes", type=pathlib.Path, metavar="FILE",
                           help="write a manifest, and start nothing")
-  kubernetes.add_argument("--kind", choices=manifest.KINDS, default="JobSet",
+  kubernetes.add_argument("--kind", choices=files.KINDS, default="JobSet",
                           help="the kind of the manifest")
   kubernetes.add_argument("--image", help="the image of the containers, which has the command")
   kubernetes.add_argument("--resource", action="append", default=[], type=_pair("="),
