@@ -1,27 +1,20 @@
-"""The manifests of `--kubernetes`: accepted by the schemas, and trained as they say."""
+"""The manifests of `--kubernetes`: accepted by the schemas, and with the variables of a run."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from replicator import launch
-from replicator.app import config
+from replicator.cluster import managers
 from replicator.launch import __main__
-from tests.programs import two_networks
-from tests.programs.logs import rows
-from tests.programs.processes import ROOT, SECONDS
 
-COMMAND = ["python", "-m", "experiments.sngan", "--workdir=/work/run"]
+COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'", "--workdir=/work"]
 
 
-def written(tmp_path, *flags: str, command=COMMAND) -> dict:
+def written(tmp_path, *flags: str) -> dict:
   file = tmp_path / "train.yaml"
   assert __main__.main(["--workers=2", f"--kubernetes={file}", "--image=registry/image:1", *flags,
-                        "--", *command]) == 0
+                        "--", *COMMAND]) == 0
   return yaml.safe_load(file.read_text())
 
 
@@ -42,8 +35,10 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
   container = pod["containers"][0]
   assert container["command"] == COMMAND and container["image"] == "registry/image:1"
   assert container["resources"] == {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}
-  assert container["env"] == [{"name": "REPLICATOR_HOSTS",
-                               "value": "train-worker-0-0.train,train-worker-0-1.train"}]
+  own = {each["name"]: each["value"] for each in container["env"]}
+  assert own == {"REPLICATOR_HOSTS": "train-worker-0-0.train,train-worker-0-1.train"}
+  processes = managers.of_kubernetes({**own, "JOB_COMPLETION_INDEX": "1"})
+  assert processes is not None and len(processes.addresses) == job["completions"]
   assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/work"}]
   assert pod["terminationGracePeriodSeconds"] == 90
   # A Pod that saved and ended with 42 costs none of the restarts.
@@ -80,31 +75,3 @@ def test_what_cannot_be_written_is_refused_in_one_line(
   assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
   error = capsys.readouterr().err
   assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
-  settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
-              "train.eval_every = 0", "train.precision = 'float64'"]
-  manifest = written(tmp_path, command=[
-      sys.executable, "-m", "tests.programs.two_networks", f"--workdir={tmp_path / 'two'}",
-      *(f"--gin_param={each}" for each in [
-          *settings, "Replicator.strategy = 'multi_worker_mirrored'"])])
-  job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-  container = job["template"]["spec"]["containers"][0]
-  environment = {each["name"]: each["value"] for each in container["env"]}
-  # The names of the Pods are here only ports of this machine.
-  hosts = environment["REPLICATOR_HOSTS"].split(",")
-  ports = launch.tf_configs(workers=len(hosts))[0]["cluster"]["worker"]
-  environment["REPLICATOR_HOSTS"] = ",".join(ports)
-  pods = [subprocess.Popen(container["command"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT,
-                           env={**os.environ, **environment, "JOB_COMPLETION_INDEX": str(index)})
-          for index in range(job["completions"])]
-  for pod in pods:
-    output, _ = pod.communicate(timeout=SECONDS)
-    assert pod.returncode == 0, output
-  config.parse([], settings)
-  two_networks.two_networks(str(tmp_path / "one"))
-  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
-    assert row == pytest.approx(wanted, rel=1e-9)
