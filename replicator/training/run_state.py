@@ -49,14 +49,13 @@ class RunState:
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
-               examples: int | None = None, digest: str | None = None,
-               patience: Patience | None = None):
+               patience: Patience, examples: int | None = None, digest: str | None = None):
     self._replicator = replicator
     self._checkpoints = checkpoints
     self._recovery = recovery
+    self._patience = patience
     self._examples = examples
     self._digest = digest
-    self._patience = patience
     self.step = 0
     self.seconds = 0.0
     self.means = RunningMeans()  # Since the last log point.
@@ -68,13 +67,11 @@ class RunState:
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
                     "examples": self._examples, "digest": self._digest,
-                    **self._recovery.state(), **(self._patience.state() if self._patience else {})},
-        scalars, due)
+                    **self._recovery.state(), **self._patience.state()}, scalars, due)
     self.saved_step = self.step
 
   def evaluated(self, scalars: dict[str, float]) -> None:
     """Tells the patience of every worker what the chief, which has all `scalars`, has found."""
-    assert self._patience
     mine = tf.constant(scalars.get(self._patience.metric, math.nan), tf.float64)
     if self._replicator.num_pipelines > 1:
       mine = self._replicator.run(lambda: collectives.all_gather(mine))[0][0]
@@ -105,8 +102,7 @@ class RunState:
       self.means = RunningMeans(state["window"])
       self._check_data(state.get("examples"), state.get("digest"))
       self._recovery.restore(state)
-      if self._patience:
-        self._patience.restore(state)
+      self._patience.restore(state)
     if self._replicator.num_pipelines > 1:
       mine = tf.constant(self.step, tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()

@@ -13,6 +13,7 @@ from replicator.training.patience import Patience
 from replicator.training.run_state import RunningMeans, RunState
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}), "its numbers are here")
+PATIENCE = Patience(0, 0, Retention(3, 0, None, "min"))  # It never ends a run.
 
 
 class Cluster:
@@ -48,7 +49,7 @@ class Cluster:
 def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp_path):
   cluster = Cluster(fails_to_write)
   recovery = Recovery(Guard("roll_back"), cluster, tmp_path, {"seed": 0})
-  state = RunState(cluster, cluster, recovery)
+  state = RunState(cluster, cluster, recovery, PATIENCE)
   cluster.events.clear()
   state.step = 6
   assert state.roll_back(DIVERGED).endswith("rolled back to step 4, 1 of at most 3 times")
@@ -58,7 +59,8 @@ def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp
 
 def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
   cluster = Cluster()
-  state = RunState(cluster, cluster, Recovery(Guard("stop"), cluster, tmp_path, {"seed": 0}))
+  state = RunState(cluster, cluster, Recovery(Guard("stop"), cluster, tmp_path, {"seed": 0}),
+                   PATIENCE)
   cluster.events.clear()
   with pytest.raises(RunFailed, match="step 6: loss is nan; its numbers are here"):
     state.roll_back(DIVERGED)
@@ -68,8 +70,7 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
 def test_all_workers_know_what_the_chief_has_evaluated(tmp_path):
   cluster = Cluster()
   patience = Patience(2, 2, Retention(3, 0, "eval/error", "min"))
-  state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}),
-                   patience=patience)
+  state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}), patience)
   cluster.run = lambda function: [np.array([5.0, np.nan])]
   state.evaluated({})  # The other worker, which evaluates nothing.
   assert patience.state() == {"best": ["eval/error", "min", 5.0, 4]}
@@ -83,7 +84,7 @@ def test_workers_that_restored_other_steps_are_an_error(tmp_path):
   cluster = Cluster()
   cluster.restored = 40, 20
   with pytest.raises(UsageError, match="--workdir: the workers restored the steps 40, 20; all "):
-    RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}))
+    RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}), PATIENCE)
 
 
 # ---- Means --------------------------------------------------------------------------------------
