@@ -20,7 +20,10 @@ from replicator.errors import UsageError, nearest
 READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes}
 """The managers that set variables of their own."""
 
-MANAGERS = ("auto", "tf_config", *READERS)
+STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
+"""Who starts processes with a TF_CONFIG, and a variable that they set, too."""
+
+MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 """What `Replicator.cluster` may name."""
 
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
@@ -105,7 +108,10 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
                        "must be a chief, at least one parameter server, and at least one worker")
     config = processes.tf_config(servers if strategy == "parameter_server" else None)
     os.environ["TF_CONFIG"] = json.dumps(config)
-  elif manager in READERS:
+  elif starter := next((each for each, variable in STARTERS.items() if variable in os.environ
+                        and manager in ("auto", each)), None):
+    source = f"TF_CONFIG, in a process of {starter.capitalize()}"
+  elif manager in (*READERS, *STARTERS):
     raise UsageError(f"Replicator.cluster = '{manager}': its variables are not in the environment; "
                      f"write 'auto', or start the processes with {manager}")
   config = read(strategy)

@@ -45,6 +45,11 @@ def tell_others(message: str) -> None:
     eager_context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
+def meet(name: str, seconds: float = 600.0) -> None:
+  """Waits for all other processes of the cluster at a place that is met at once."""
+  eager_context.context().wait_at_barrier(name, round(1000 * seconds))
+
+
 def exchange(name: str, text: str, process: int, processes: int, seconds: float = 600.0
              ) -> list[str]:
   """The texts of all processes of the cluster, by their numbers; each gives one. `name` is new."""

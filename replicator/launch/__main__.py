@@ -144,6 +144,8 @@ def _parser() -> Parser:
                           help="write a manifest, and start nothing")
   kubernetes.add_argument("--kind", choices=files.KINDS, default="JobSet",
                           help="the kind of the manifest")
+  kubernetes.add_argument("--runtime", default="torch-distributed",
+                          help="for a TrainJob, the training runtime of the cluster")
   kubernetes.add_argument("--image", help="the image of the containers, which has the command")
   kubernetes.add_argument("--resource", action="append", default=[], type=_pair("="),
                           metavar="cpu=4", help="what each container gets; may be repeated")

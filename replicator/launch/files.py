@@ -1,8 +1,8 @@
 """Files with which Slurm and Kubernetes start one process of a run on each of several nodes.
 
 `templates/` has a script for Slurm's `sbatch`, and manifests. A JobSet is the plain way on
-Kubernetes, also beside Kubeflow Trainer, which is built on it. A TFJob is for clusters with
-Kubeflow's training operator.
+Kubernetes. A TFJob is for clusters with Kubeflow's training operator, and a TrainJob for those with
+Kubeflow Trainer.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import shlex
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS
 
-KINDS = ("JobSet", "TFJob")
+KINDS = ("JobSet", "TFJob", "TrainJob")
 """The kinds of manifests."""
 
 

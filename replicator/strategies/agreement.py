@@ -6,6 +6,7 @@ All replicas and workers must call the same collectives in the same order, or a 
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Sequence
 
 import gin
@@ -17,26 +18,33 @@ from replicator.internals import tensorflow_internals
 from replicator.step.context import StepContext
 from replicator.workdir.provenance import versions
 
+MAX_SECONDS = 30.0
+"""Clocks that differ by more are reported; logs and locks hold times."""
+
 _meetings = itertools.count()
 _REMEDY = "must make the same calls in the same order"
 _COMPARED = 256  # The number of calls of a step that workers compare.
 
 
-def check(worker: int, workers: int, examples: int | None = None) -> None:
+def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
   """Compares what this worker was started with to what the others were, before they train.
 
-  All workers must call it, with the number of examples that they see, if that is known.
+  All workers must call it, with the number of examples that they see, if that is known. Returns
+  warnings: the clocks of two hosts may differ.
 
   Raises:
     UsageError: a setting, the version of a package or the number of examples differs; all workers
       get the same line.
   """
   if workers == 1:
-    return
+    return []
+  meeting = next(_meetings)
   mine = {"versions": versions(), "config": gin.config_str(max_line_length=10 ** 6),
           "examples": examples}
+  tensorflow_internals.meet(f"replicator/start/{meeting}")
+  mine["time"] = time.time()
   first, *others = [json.loads(text) for text in tensorflow_internals.exchange(
-      f"replicator/facts/{next(_meetings)}", json.dumps(mine), worker, workers)]
+      f"replicator/facts/{meeting}", json.dumps(mine), worker, workers)]
   for number, other in enumerate(others, 1):
     pairs = {**{name: (version, other["versions"].get(name))
                 for name, version in first["versions"].items()},
@@ -47,6 +55,12 @@ def check(worker: int, workers: int, examples: int | None = None) -> None:
         raise UsageError(
             f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
             f"{number}; start all processes with the same configuration, versions and data")
+  times = [first["time"], *(each["time"] for each in others)]
+  apart = max(times) - min(times)
+  if apart <= MAX_SECONDS:
+    return []
+  return [f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
+          "in logs are wrong"]
 
 
 def check_replicas(replicas: Sequence[StepContext]) -> None:

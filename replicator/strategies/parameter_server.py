@@ -12,6 +12,7 @@ start. The log gets exactly one outcome per step, but what the lost attempt had 
 applied: a step that is run again may update some of its networks twice.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -19,7 +20,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -72,8 +73,9 @@ class ParameterServers:
     self.num_replicas: int = strategy.num_replicas_in_sync  # One for each GPU of a worker, or one.
     tf.get_logger().addFilter(_report_lost_workers)
     self.coordinator = _Coordinator(strategy)
+    self._bytes = [0] * self.num_servers
     # The number of steps that were run. It is not saved: only differences of it are used.
-    with tf.device("/job:ps/task:0/device:CPU:0"):
+    with tf.device(_device(0)):
       self.updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
   def describe(self) -> str:
@@ -82,6 +84,24 @@ class ParameterServers:
                 else f"{self.num_replicas} replicas, those of one worker, with the global batch")
     return (f"workers: {self.num_workers}, parameter servers: {self.num_servers}; each step sees "
             f"{replicas}, and its collectives are over no more")
+
+  @contextlib.contextmanager
+  def spread(self) -> Iterator[None]:
+    """A context that places each new variable on the server with the fewest bytes.
+
+    Enter it before the strategy's scope. An optimizer's slot goes where its variable is.
+    """
+    def create(next_creator, **kwargs):
+      fewest = self._bytes.index(min(self._bytes))
+      belongs = "colocate_with" in kwargs
+      with contextlib.nullcontext() if belongs else tf.device(_device(fewest)):
+        variable = next_creator(**kwargs)
+      server = tf.DeviceSpec.from_string(variable.device).task
+      self._bytes[server] += (variable.shape.num_elements() or 0) * variable.dtype.size
+      return variable
+
+    with tf.variable_creator_scope(create):
+      yield
 
   def measured(self, step: Callable[[], Any]) -> tuple[Any, tf.Tensor]:
     """Runs `step()`; returns its outputs and how many other steps ended meanwhile, int64 []."""
@@ -132,3 +152,7 @@ def _report_lost_workers(record: logging.LogRecord) -> bool:
     print(f"worker {lost[1]} is gone: others do its work until it is back", file=sys.stderr,
           flush=True)
   return False
+
+
+def _device(server: int) -> str:
+  return f"/job:ps/task:{server}/device:CPU:0"

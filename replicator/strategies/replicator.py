@@ -46,8 +46,9 @@ class Replicator:
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
     cluster: who says which processes make a run together, one of
-      `replicator.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'slurm' and
-      'kubernetes' are the variables of these managers. 'auto' takes the first one that is there.
+      `replicator.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
+      'spark' are the same in a process that these have started, 'slurm' and 'kubernetes' are the
+      variables of these managers. 'auto' takes the first one that is there.
     servers: the number of parameter servers among processes that the manager only numbers. The
       first process is the chief, and these come after it.
     worker_timeout: the seconds after which a worker of 'multi_worker_mirrored' that does not answer
@@ -129,9 +130,12 @@ class Replicator:
       return len(self.strategy.extended.worker_devices)
     return self.num_replicas
 
-  def scope(self) -> contextlib.AbstractContextManager:
+  @contextlib.contextmanager
+  def scope(self) -> Iterator[None]:
     """A context in which variables are replicated; build networks and optimizers in it."""
-    return self.strategy.scope()
+    spread = self.servers.spread() if self.servers else contextlib.nullcontext()
+    with spread, self.strategy.scope():
+      yield
 
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
     """Runs `step_fn` once on every replica.

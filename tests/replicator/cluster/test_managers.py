@@ -11,6 +11,12 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[9-1
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "3", "SLURM_NODEID": "1",
         "SLURM_LOCALID": "1"}
 JOB = {"REPLICATOR_HOSTS": "train-0.train,train-1.train:2300", "JOB_COMPLETION_INDEX": "1"}
+# What Trainer 2.3 sets for its runtimes of JAX and of PyTorch.
+JAX = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0",
+       "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:1234"}
+TORCH = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job",
+         "PET_MASTER_PORT": "29400"}
+OF_TRAINER = ["job-node-0-0.job:2222", "job-node-0-1.job:2222"]
 
 
 def test_lists_of_hosts_are_expanded_in_order():
@@ -42,9 +48,11 @@ def test_there_are_none_outside_of_a_step_or_a_job():
 
 
 def test_pods_know_each_other():
-  processes = managers.of_kubernetes(JOB)
-  assert processes is not None and processes.rank == 1
-  assert processes.addresses == ["train-0.train:2222", "train-1.train:2300"]
+  for environment, addresses, rank in (
+      (JOB, ["train-0.train:2222", "train-1.train:2300"], 1), (JAX, OF_TRAINER, 0),
+      (TORCH, OF_TRAINER, 1)):
+    processes = managers.of_kubernetes(environment)
+    assert processes is not None and (processes.addresses, processes.rank) == (addresses, rank)
 
 
 def test_what_cannot_be_used_is_refused_in_one_line():
@@ -70,6 +78,10 @@ def test_what_cannot_be_used_is_refused_in_one_line():
       ({"REPLICATOR_HOSTS": "a,,b"},
        "REPLICATOR_HOSTS='a,,b': must be names of hosts, such as 'train-0.train,train-1.train'")):
     assert refusal(managers.of_kubernetes, {**JOB, **changed}) == message
+  assert refusal(managers.of_kubernetes,
+                 {**JAX, "JAX_COORDINATOR_ADDRESS": "coordinator:1234"}) == (
+      "JAX_NUM_PROCESSES='2', JAX_COORDINATOR_ADDRESS='coordinator:1234': must be a number of "
+      "hosts, and the first of them, whose name ends in -0; or set REPLICATOR_HOSTS")
 
 
 def test_the_strategies_get_their_jobs(monkeypatch):

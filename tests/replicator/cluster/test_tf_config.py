@@ -104,7 +104,9 @@ def test_a_manager_that_is_not_there_is_refused(monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
   for manager, message in (
       ("slrum", "'slrum': no such manager. Did you mean 'slurm'? Write one of: auto, tf_config, "
-       "slurm, kubernetes"),
+       "slurm, kubernetes, ray, spark"),
+      ("ray", "'ray': its variables are not in the environment; write 'auto', or start the "
+       "processes with ray"),
       ("slurm", "'slurm': its variables are not in the environment; write 'auto', or start the "
        "processes with slurm")):
     assert refusal(tf_config.make, "multi_worker_mirrored", manager) == (
@@ -120,6 +122,14 @@ def test_tf_config_comes_first_and_is_who_is_who(monkeypatch):
   assert tf_config.number_of(os.environ) == 1
   monkeypatch.delenv("TF_CONFIG")
   assert tf_config.number_of(os.environ) == 0  # That of x and y.
+
+
+@pytest.mark.parametrize("manager", ["auto", "ray"])
+def test_a_process_of_ray_says_so(manager, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", json.dumps(config(SERVERS, "worker")))
+  monkeypatch.setenv("RAY_RAYLET_PID", "7")
+  assert tf_config.make("parameter_server", manager) == (
+      config(SERVERS, "worker"), "TF_CONFIG, in a process of Ray")
 
 
 def test_no_proxy_stands_between_the_processes(monkeypatch):

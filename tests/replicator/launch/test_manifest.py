@@ -1,20 +1,28 @@
-"""The manifests of `--kubernetes`: accepted by the schemas, and with the variables of a run."""
+"""The manifests of `--kubernetes`: accepted by the schemas, and trained as they say."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import yaml
 
+from replicator import launch
+from replicator.app import config
 from replicator.cluster import managers
 from replicator.launch import __main__
+from tests.programs import two_networks
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT, SECONDS
 
 COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'", "--workdir=/work"]
 
 
-def written(tmp_path, *flags: str) -> dict:
+def written(tmp_path, *flags: str, command=COMMAND) -> dict:
   file = tmp_path / "train.yaml"
   assert __main__.main(["--workers=2", f"--kubernetes={file}", "--image=registry/image:1", *flags,
-                        "--", *COMMAND]) == 0
+                        "--", *command]) == 0
   return yaml.safe_load(file.read_text())
 
 
@@ -48,8 +56,9 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
   assert policy["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
 
 
-def test_a_tfjob_is_what_kubeflow_accepts(tmp_path):
+def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
   from kubeflow.training import ApiClient
+  from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
   manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1")
 
   class Answer:
@@ -61,6 +70,11 @@ def test_a_tfjob_is_what_kubeflow_accepts(tmp_path):
   replicas = manifest["spec"]["tfReplicaSpecs"]
   assert {kind: of_kind["replicas"] for kind, of_kind in replicas.items()} == {
       "Chief": 1, "PS": 1, "Worker": 2}
+  manifest = written(tmp_path, *ALL, "--kind=TrainJob", "--runtime=plain")
+  assert TrainerV1alpha1TrainJob.from_dict(manifest).to_dict() == manifest
+  assert manifest["spec"]["runtimeRef"] == {"name": "plain"}
+  assert manifest["spec"]["trainer"]["env"][0]["value"] == (
+      "train-node-0-0.train,train-node-0-1.train")
 
 
 @pytest.mark.parametrize("flags, message", [
@@ -75,3 +89,31 @@ def test_what_cannot_be_written_is_refused_in_one_line(
   assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
   error = capsys.readouterr().err
   assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
+  settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
+              "train.eval_every = 0", "train.precision = 'float64'"]
+  manifest = written(tmp_path, command=[
+      sys.executable, "-m", "tests.programs.two_networks", f"--workdir={tmp_path / 'two'}",
+      *(f"--gin_param={each}" for each in [
+          *settings, "Replicator.strategy = 'multi_worker_mirrored'"])])
+  job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+  container = job["template"]["spec"]["containers"][0]
+  environment = {each["name"]: each["value"] for each in container["env"]}
+  # The names of the Pods are here only ports of this machine.
+  hosts = environment["REPLICATOR_HOSTS"].split(",")
+  ports = launch.tf_configs(workers=len(hosts))[0]["cluster"]["worker"]
+  environment["REPLICATOR_HOSTS"] = ",".join(ports)
+  pods = [subprocess.Popen(container["command"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT,
+                           env={**os.environ, **environment, "JOB_COMPLETION_INDEX": str(index)})
+          for index in range(job["completions"])]
+  for pod in pods:
+    output, _ = pod.communicate(timeout=SECONDS)
+    assert pod.returncode == 0, output
+  config.parse([], settings)
+  two_networks.two_networks(str(tmp_path / "one"))
+  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    assert row == pytest.approx(wanted, rel=1e-9)

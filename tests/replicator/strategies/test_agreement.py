@@ -20,14 +20,24 @@ def other(monkeypatch):
     mine = json.loads(text)
     return [text, json.dumps({**mine, **{key: value(mine[key])
                                          for key, value in changes.items()}})]
+  monkeypatch.setattr(tensorflow_internals, "meet", lambda name: None)
   monkeypatch.setattr(tensorflow_internals, "exchange", exchange)
   return changes
 
 
 def test_equal_workers_may_train_and_one_asks_nobody(other):
-  agreement.check(0, 2)
+  assert agreement.check(0, 2) == []
   other["config"] = lambda text: 1 / 0
-  agreement.check(0, 1)
+  assert agreement.check(0, 1) == []
+
+
+def test_clocks_that_are_apart_are_a_warning(other):
+  other["time"] = lambda seconds: seconds + 29.0
+  assert agreement.check(0, 2) == []
+  other["time"] = lambda seconds: seconds - 47.0
+  assert agreement.check(0, 2) == [
+      "warning: the clocks of the workers are 47 seconds apart; set them, or times in logs are "
+      "wrong"]
 
 
 @pytest.mark.parametrize("key, change, message", [
