@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from replicator.errors import UsageError
 
 INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
-_PORT_OF_PODS = 2222  # Of each process, as a Pod has an address of its own.
+_PORT_OF_PODS = 2222  # The port of each process, as a Pod has an address of its own.
 
 # Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
 # together, get ports that are this far apart. Each rank has its own: nodes may share an address.
