@@ -20,7 +20,7 @@ INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
 # The number of Pods, the index of this one, and the host of the first, as Trainer's runtimes say.
 _TRAINER = (("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
             ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR"))
-_PORT_OF_PODS = 2222  # Of each process, as a Pod has an address of its own.
+_PORT_OF_PODS = 2222  # The port of each process, as a Pod has an address of its own.
 
 # Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
 # together, get ports that are this far apart. Each rank has its own: nodes may share an address.

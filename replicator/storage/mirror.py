@@ -206,7 +206,7 @@ class Mirror:
 
 
 def reason(error: Exception) -> str:
-  """What failed, in a few words: `ConnectionError: no route to host`."""
+  """The kind and the line of an error: `ConnectionError: no route to host`."""
   return f"{type(error).__name__}: {first_line(error)}"
 
 
