@@ -1,4 +1,4 @@
-"""Where public names went: modules, what they hold, and what gin files name.
+"""Where public names went: modules, what they hold, and what gin files name, as `moved.json` says.
 
 A program or a gin file that uses an old name gets one line with the new one. The `config.gin` of an
 earlier run is read as if it had the new names. A package of the user's that hides a module of this
@@ -7,140 +7,22 @@ project gets a line, too.
 
 import importlib.abc
 import importlib.util
+import json
 import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
-# In each package, the old and the new names of modules. An old one may be a package today.
-_IN_PACKAGES = {
-    "models": {
-        "gan.augmentation.shift": "vision.augmentation.flip_and_shift",
-        "export.layers": "export.networks"},
-    "models.vision": {
-        "data": "sources",
-        "images": "images.image_source", "pictures": "images.decode",
-        "in_threads": "images.thread_map", "picture_files": "images.write",
-        "decoding": "images.encoded_images", "encoding": "sources",
-        "images.encoded_examples": "sources",
-        "held_out": "images.image_source", "images.subset": "images.image_source",
-        "grid": "images.grid", "labels": "images.labels",
-        "folder": "files.image_folder", "image_zip": "files.image_zip",
-        "image_arrays": "files.image_arrays", "tfds": "files.libraries",
-        "hugging_face": "files.libraries", "files.tfds": "files.libraries",
-        "files.hugging_face": "files.libraries", "digits": "builtin.digits",
-        "stacked_digits": "builtin.digits",
-        "builtin.stacked_digits": "builtin.digits", "shapes": "builtin.shapes",
-        "shards": "shards.sharded_images", "shard_index": "shards.index",
-        "imagenet_shards": "shards.imagenet", "tfrecords": "shards.sharded_images",
-        "shards.tfrecords": "shards.sharded_images",
-        "augmentation.two_views": "augmentation.random_view",
-        "augment": "augmentation.random_view", "mixing": "augmentation.mixup",
-        "resnet": "classification.resnet", "lars": "classification.lars",
-        "linear_probe": "classification.linear_probe",
-        "classifier": "classification.small_classifier"},
-    "models.rl": {
-        "environments": "environments.environments", "environment_wrapper": "environments.wrapper",
-        "environment_registry": "environments.environments", "rendering": "environments.rendering",
-        "environments.registry": "environments.environments",
-        "replay": "replay.replay", "replay.writer": "replay.replay",
-        "replay_writer": "replay.replay", "sum_tree": "replay.sum_tree",
-        "timesteps": "replay.timesteps", "rate_limiter": "agents",
-        "replay.rate_limiter": "agents",
-        "networks": "networks.actor_critic", "critic_heads": "networks.critic_heads",
-        "categorical": "networks.critic_heads", "normalization": "networks.observation_normalizer",
-        "actor": "acting.actor", "environment_loop": "acting.environment_loop",
-        "action_noise": "acting.action_noise", "saved_state": "acting.saved_state",
-        "adder": "acting.environment_loop", "acting.adder": "acting.environment_loop",
-        "evaluation": "acting.evaluation",
-        "episode_picture": "acting.evaluation", "acting.episode_picture": "acting.evaluation",
-        "actor_pool": "actor_pool.pool",
-        "actor_process": "actor_pool.actor_process", "ray_actors": "actor_pool.actor_process",
-        "actor_pool.ray_actor": "actor_pool.actor_process",
-        "exported_policy": "actor_pool.policy_graph", "supervisor": "actor_pool.pool"},
-    "models.gan": {
-        "losses": "losses.adversarial",
-        "tfgan": "losses.tfgan", "latents": "latents.distributions",
-        "latent_optimization": "latents.optimization", "evaluation": "evaluation.sample_quality",
-        "feature_metrics": "evaluation.feature_metrics",
-        "mode_coverage": "evaluation.mode_coverage",
-        "sample_evaluator": "evaluation.sample_evaluator", "sampling": "evaluation.sampling",
-        "sample_variance": "evaluation.sample_variance",
-        "augmentation.adaptive": "augmentation.ada",
-        "augmentation.augmentation": "networks.protocols",
-        "networks.biggan_blocks": "networks.residual_blocks",
-        "networks.r3gan_blocks": "networks.r3gan",
-        "networks.biggan_layers": "networks.residual_blocks",
-        "networks.sngan_blocks": "networks.residual_blocks"},
-    "models.metrics": {
-        "frechet": "distances.frechet", "kernel": "distances.kernel",
-        "neighbors": "distances.neighbors", "inception_score": "distances.inception_score",
-        "sliced_wasserstein": "distances.sliced_wasserstein",
-        "statistics": "distances.feature_statistics", "checks": "distances.checks",
-        "extractor": "extractors.extractor", "inception": "extractors.inception",
-        "efficientnet": "extractors.efficientnet", "adaptors": "extractors.keras_features",
-        "pretrained": "extractors.torch_weights", "torch_file": "extractors.torch_file",
-        "torch_pickle": "extractors.torch_file", "image_sets": "images.image_sets"},
-    "replicator": {
-        "console.exit_status": "console.command", "collectives.calls": "collectives.validation",
-        "collectives.moves": "collectives.primitives",
-        "collectives.transport": "collectives.packing",
-        "collectives.items": "collectives.map_reduce",
-        "strategies.dealing": "strategies.distributed_evaluation",
-        "strategies.equal_calls": "strategies.collective_order",
-        "strategies.tf_config": "cluster.tf_config",
-        "trackers.follower": "trackers.sync", "trackers.record": "trackers.sync",
-        "trackers.mlflow": "trackers.services", "trackers.trackio": "trackers.services",
-        "trackers.wandb": "trackers.services", "sweeps.attempt": "sweeps.trial_process",
-        "sweeps.views.page": "sweeps.results", "sweeps.views.table": "sweeps.results",
-        "sweeps.table": "sweeps.results", "sweeps.progress": "sweeps.results",
-        "sweeps.slurm_task": "sweeps.trial_process",
-        "optimizers.networks": "optimizers.owned_variables", "workdir.owner": "workdir.lock",
-        "workdir.introduction": "workdir.run_summary", "workdir.live_report": "workdir.report",
-        "workdir.notebook": "workdir.report", "tracing.convolutions": "tracing.graphs",
-        "divergence.signals": "divergence.diagnostics",
-        "checkpoints.copies": "checkpoints.replica_checksums",
-        "app.library_names": "app.keras_configurables", "step.nests": "step.nest",
-        "layers.pool": "example_pool", "launch.task": "launch.supervisor",
-        "optimizers.clipping": "optimizers.optimizer",
-        "training.scalars": "training.training_function"},}
-MODULES = {f"{package}.{old}": f"{package}.{new}"
-           for package, moved in _IN_PACKAGES.items() for old, new in moved.items()}
-"""The full names of modules, new by old."""
+_TABLE = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text())
+MODULES: dict[str, str] = {f"{package}.{old}": f"{package}.{new}"
+                           for package, moved in _TABLE["modules"].items()
+                           for old, new in moved.items()}
+"""The full names of modules, new by old. An old one may be a package today."""
 
-NAMES = {
-    "replicator.LinearDecay": "replicator.schedules.LinearDecay",
-    "replicator.Pool": "replicator.ExamplePool",
-    "replicator.TrackedRun": "replicator.trackers.tracker.TrackedRun",
-    "replicator.Tracker": "replicator.trackers.tracker.Tracker",
-    "experiments.sngan.Evaluator": "models.gan.evaluation.sample_evaluator.SampleEvaluator",
-    "models.gan.networks.sngan.Generator": "models.gan.networks.sngan.SNGANGenerator",
-    "models.gan.networks.sngan.Discriminator": "models.gan.networks.sngan.SNGANDiscriminator"}
+NAMES: dict[str, str] = _TABLE["names"]
 """The full names of what modules hold, and of gin's `configurable.parameter`s, new by old."""
 
-GONE = {
-    "models.gan.checks": "write replicator.errors.at_least_one",
-    "models.rl.processes": "write replicator.processes.spawning around what starts processes",
-    "models.metrics.table": "write models.metrics.comparison.table",
-    "models.metrics.image_classes": "models.metrics.images.image_sets reads labels",
-    "replicator.strategies.layer_support": "the error of the step names what cannot be updated",
-    "replicator.wrap_optimizer.clip_each_network": "wrap_optimizers makes an optimizer for each "
-                                                   "network, which clips by its own norm",
-    "replicator.Guard.strict": "Guard.action applies to every scalar above its limit; write "
-                               "Guard.limits",
-    "models.gan.evaluation.sample_quality.frechet_distance":
-        "models.metrics.distances.frechet takes FeatureStatistics.of(features)",
-    "models.gan.bigbigan_losses": "the losses of BigBiGAN are in experiments.bigbigan",
-    "models.gan.losses.bigbigan": "the losses of BigBiGAN are in experiments.bigbigan",
-    "experiments.sngan.SNGAN.bigan": "the encoder regresses codes; one that is a player is "
-                                     "trained by python -m experiments.bigan",
-    "models.gan.losses.adversarial.hinge.real_margin": "both margins are 1",
-    "models.gan.losses.adversarial.hinge.fake_margin": "both margins are 1",
-    "models.gan.networks.acgan.ACGANDiscriminator.spectral": "the classifier is a plain layer",
-    "models.vision.classification.lars.LARS.nesterov": "the momentum is the paper's",
-    "models.vision.augmentation.flip_and_shift.FlipAndShift.largest": "it is 1/8, as in the paper",
-    "models.gan.losses.adversarial.relativistic": "it is a part of R3GAN; write R3GAN for GAN, "
-                                                  "and run python -m experiments.r3gan"}
+GONE: dict[str, str] = _TABLE["gone"]
 """The full names that have no successor, and what to write in their place."""
 
 

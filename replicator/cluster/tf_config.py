@@ -14,11 +14,10 @@ from typing import Any
 
 import gin
 
-from replicator.cluster import kubernetes, slurm
-from replicator.cluster.processes import Processes
+from replicator.cluster.managers import Processes, of_kubernetes, of_slurm
 from replicator.errors import UsageError, nearest
 
-READERS = {"slurm": slurm.read, "kubernetes": kubernetes.read}
+READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes}
 """The managers that set variables of their own."""
 
 STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
@@ -43,16 +42,21 @@ def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | 
   return next((processes for read in readers if (processes := read(environment))), None)
 
 
-def is_chief(environment: Mapping[str, str]) -> bool:
-  """Whether this process is the chief of its run, by variables that are not checked yet."""
-  with contextlib.suppress(ValueError, AttributeError, TypeError, UsageError):
+def number_of(environment: Mapping[str, str]) -> int | None:
+  """The number of this process among those that train, by variables that are not checked yet.
+
+  It is 0 where they describe none, or are mistaken, which others report; and None for a process
+  that does not train.
+  """
+  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, UsageError):
     if processes := found(environment):
-      return processes.rank == 0
+      return processes.rank
     config = json.loads(environment.get("TF_CONFIG") or "{}")
-    task, has_chief = config.get("task", {}), "chief" in config.get("cluster", {})
-    return task.get("type", "chief") == "chief" or (
-        not has_chief and task["type"] == "worker" and task.get("index") == 0)
-  return True  # Who checks them reports a mistake.
+    task = config["task"]
+    if task["type"] not in ("chief", "worker"):
+      return None
+    return worker_number(config["cluster"], task["type"], task["index"])
+  return 0
 
 
 def are_several(environment: Mapping[str, str]) -> bool:
@@ -78,14 +82,7 @@ def per_worker(path: str = gin.REQUIRED, environment: Mapping[str, str] = os.env
   if "{worker}" not in path:
     raise UsageError(f"per_worker.path = '{path}': has no {{worker}} to replace; write the path "
                      "without @per_worker()")
-  number = 0
-  if processes := found(environment):
-    number = processes.rank
-  elif environment.get("TF_CONFIG"):
-    with contextlib.suppress(ValueError, LookupError, TypeError):  # Others report a mistake.
-      config = json.loads(environment["TF_CONFIG"])
-      number = worker_number(config["cluster"], config["task"]["type"], config["task"]["index"])
-  return path.replace("{worker}", str(number))
+  return path.replace("{worker}", str(number_of(environment) or 0))
 
 
 def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[str, Any], str]:

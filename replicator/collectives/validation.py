@@ -1,7 +1,7 @@
 """Checks of a call of a collective: its tensors and its groups.
 
 That all replicas make the same calls is checked when the step ends; see
-`replicator.strategies.collective_order`.
+`replicator.strategies.agreement`.
 """
 
 from collections.abc import Callable, Sequence

@@ -83,7 +83,7 @@ def new_workdir() -> str:
 
 def is_chief() -> bool:
   """Whether this process is the chief of its run, by an environment that is not checked yet."""
-  return tf_config.is_chief(os.environ)
+  return tf_config.number_of(os.environ) == 0
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

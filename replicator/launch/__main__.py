@@ -31,17 +31,23 @@ or SIGTERM, which is passed on, made the processes save and end. A second signal
 
 import argparse
 import contextlib
+import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replicator.console.command import status_of
+from replicator.console.flags import Parser
 from replicator.errors import UsageError
-from replicator.launch import flags as launch_flags
-from replicator.launch import manifest, ray, slurm_script, spark
+from replicator.launch import files, ray, spark
 from replicator.launch.machines import Machines
 from replicator.launch.placement import Placement
 from replicator.launch.supervisor import launch
+
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2"
+"""Asks nothing, and ends 10 seconds after the other machine has gone."""
+
+_PLACES = ("hosts", "spark", "ray", "slurm", "kubernetes")  # A command line names one at most.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _launch(words: list[str]) -> int:
-  flags = launch_flags.parsed(words)
+  flags = parsed(words)
   if flags.slurm or flags.kubernetes:
     _write(flags)
     return 0
@@ -68,27 +74,118 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
 
 def _write(flags: argparse.Namespace) -> None:
   """Writes the file for the cluster manager that the flags name."""
-  command = list(flags.command)
-  if flags.ps:
-    command.append(f"--gin_param=Replicator.servers = {flags.ps}")
   file = flags.slurm or flags.kubernetes
+  if flags.kubernetes and not flags.image:
+    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
+  if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
+    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
+                     "most 40 small letters, digits and hyphens")
   try:
+    files.write(file, "slurm.sh" if flags.slurm else f"{flags.kind}.yaml", flags)
     if flags.slurm:
-      nodes = flags.workers + flags.ps + bool(flags.ps)
-      slurm_script.write(file, command, nodes, flags.option, flags.grace, flags.max_restarts)
-      print(f"{file}: submit it with 'sbatch {file}'")
-      return
-    if not flags.image:
-      raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
-      raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has "
-                       "at most 40 small letters, digits and hyphens")
-    manifest.write(file, flags.kind, manifest.Pods(
-        command, flags.workers, flags.ps, flags.image, dict(flags.resource), dict(flags.volume),
-        flags.grace, flags.max_restarts), flags.runtime)
-    print(f"{file}: start it with 'kubectl apply -f {file}'")
+      file.chmod(0o755)
   except OSError as error:
     raise UsageError(f"cannot write {file}: {error.strerror}") from error
+  print(f"{file}: " + (f"submit it with 'sbatch {file}'" if flags.slurm else
+                       f"start it with 'kubectl apply -f {file}'"))
+
+
+# ---- Flags --------------------------------------------------------------------------------------
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+  """The flags, checked: `workers` is a number, and `least` None unless the run is elastic.
+
+  Raises:
+    UsageError: the command line is bad.
+  """
+  flags = _parser().parse_args(words)
+  if "" in flags.hosts:
+    raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
+  if sum(bool(getattr(flags, name)) for name in _PLACES) > 1:
+    raise UsageError(f"command line: write one of --{', --'.join(_PLACES)}")
+  flags.least = _take_least(flags)
+  for name, bound in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
+    if getattr(flags, name) < bound:
+      raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {bound}")
+  return flags
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="python -m replicator.launch",
+                  usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
+                  description="Starts all processes of a cluster, or writes what starts them.")
+  parser.add_argument("--workers", type=_numbers, metavar="N",
+                      help="number of workers; with --ps, those besides the chief; with --hosts, "
+                      "1:4 trains on those of 4 hosts that answer, and on at least 1")
+  parser.add_argument("--ps", type=int, default=0,
+                      help="number of parameter servers; adds a chief, which coordinates")
+  parser.add_argument("--max_restarts", type=int, default=0,
+                      help="how often to start everything again, from the last checkpoint")
+  parser.add_argument("--grace", type=int, default=120, metavar="SECONDS",
+                      help="on a cluster, the time that a run has to save when it is asked to stop")
+  hosts = parser.add_argument_group("other machines")
+  hosts.add_argument("--hosts", default=[], type=lambda text: text.split(","), metavar="A,B",
+                     help="the machines, one process on each unless --workers says more; ssh must "
+                     "reach them without a password, and all must have this folder")
+  hosts.add_argument("--ssh", default=SSH, metavar="WORDS", help="what starts ssh")
+  clusters = parser.add_argument_group("clusters that run Python")
+  clusters.add_argument("--spark", metavar="MASTER",
+                        help="a Spark cluster, such as spark://host:7077: one barrier stage")
+  clusters.add_argument("--ray", metavar="ADDRESS",
+                        help="a Ray cluster, such as auto or host:6379: one placement group")
+  slurm = parser.add_argument_group("Slurm")
+  slurm.add_argument("--slurm", type=pathlib.Path, metavar="FILE",
+                     help="write a script for sbatch, and start nothing")
+  slurm.add_argument("--option", action="append", default=[], metavar="OPTION",
+                     help="an option of sbatch; may be repeated")
+  kubernetes = parser.add_argument_group("Kubernetes")
+  kubernetes.add_argument("--kubernetes", type=pathlib.Path, metavar="FILE",
+                          help="write a manifest, and start nothing")
+  kubernetes.add_argument("--kind", choices=files.KINDS, default="JobSet",
+                          help="the kind of the manifest")
+  kubernetes.add_argument("--runtime", default="torch-distributed",
+                          help="for a TrainJob, the training runtime of the cluster")
+  kubernetes.add_argument("--image", help="the image of the containers, which has the command")
+  kubernetes.add_argument("--resource", action="append", default=[], type=_pair("="),
+                          metavar="cpu=4", help="what each container gets; may be repeated")
+  kubernetes.add_argument("--volume", action="append", default=[], type=_pair(":"),
+                          metavar="CLAIM:/work", help="a persistent volume claim, and where all "
+                          "containers see it; may be repeated")
+  parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
+  return parser
+
+
+def _numbers(text: str) -> tuple[int | None, int]:
+  """`'4' -> (None, 4)`, `'1:4' -> (1, 4)`, for argparse."""
+  if not re.fullmatch(r"(\d+:)?-?\d+", text):
+    raise argparse.ArgumentTypeError(f"'{text}' must be a number, such as 4, or 1:4")
+  least, _, most = text.rpartition(":")
+  return int(least) if least else None, int(most)
+
+
+def _take_least(flags: argparse.Namespace) -> int | None:
+  """Makes `flags.workers` a number; returns the least number of workers of an elastic run."""
+  if flags.workers is None:
+    if not flags.hosts:
+      raise UsageError("command line: write --workers=N, or --hosts=A,B")
+    flags.workers = None, len(flags.hosts) - flags.ps - bool(flags.ps)
+  least, flags.workers = flags.workers
+  if least is not None and (
+      flags.ps or flags.workers != len(flags.hosts) or not 1 <= least <= flags.workers):
+    raise UsageError(f"--workers={least}:{flags.workers}: is for --hosts with {flags.workers} "
+                     "names and no --ps; the least number is from 1 to that")
+  return least
+
+
+def _pair(separator: str) -> Callable[[str], tuple[str, str]]:
+  """Reads `key=value`, for argparse."""
+  def read(text: str) -> tuple[str, str]:
+    key, found, value = text.partition(separator)
+    if not (key and found and value):
+      raise argparse.ArgumentTypeError(f"'{text}' must be two words with '{separator}' between")
+    return key, value
+  return read
 
 
 if __name__ == "__main__":

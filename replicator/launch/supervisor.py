@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from replicator.cluster.managers import Processes
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.machines import Machines
 from replicator.launch.placement import Placement, Process, Slot, free_ports, say
@@ -143,12 +144,8 @@ def tf_configs(workers: int, ps: int = 0) -> list[dict]:
 
 def _tf_configs(addresses: Sequence[str], ps: int) -> list[dict]:
   """The TF_CONFIG of every process, the chief's first, for processes at these addresses."""
-  sizes = {"chief": 1, "worker": len(addresses) - ps - 1, "ps": ps} if ps else {
-      "worker": len(addresses)}
-  left = iter(addresses)
-  cluster = {kind: [next(left) for _ in range(n)] for kind, n in sizes.items()}
-  return [{"cluster": cluster, "task": {"type": kind, "index": index}}
-          for kind, n in sizes.items() for index in range(n)]
+  return [Processes([*addresses], rank, "").tf_config(ps or None)
+          for rank in range(len(addresses))]
 
 
 def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],

@@ -109,14 +109,9 @@ def _kernel_of(layer: keras.layers.Layer) -> keras.Variable:
   return kernel
 
 
-# A factor for vectors whose squares a float32 may not hold. A power of 2 rounds nothing.
-_FAR = 2.0 ** 64
-
-
 def _unit(vector: tf.Tensor, otherwise: float | tf.Tensor = 0.0) -> tf.Tensor:
   """`vector / |vector|`; `otherwise` if the vector is zero or not finite, and has no direction."""
-  largest = tf.reduce_max(tf.abs(vector))
-  factor = tf.where(largest < _FAR ** -0.5, _FAR, tf.where(largest > _FAR ** 0.5, 1 / _FAR, 1.0))
-  near = vector * tf.cast(factor, vector.dtype)
+  # A float32 may not hold the squares of the vector itself.
+  near = tf.math.divide_no_nan(vector, tf.reduce_max(tf.abs(vector)))
   square = tf.reduce_sum(tf.square(near))
-  return tf.where(square > 0, near * tf.math.rsqrt(square), tf.cast(otherwise, vector.dtype))
+  return tf.where(square > 0, near * tf.math.rsqrt(square), otherwise)

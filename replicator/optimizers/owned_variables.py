@@ -1,6 +1,6 @@
 """The variables that an optimizer owns, and the gradients for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -15,10 +15,6 @@ def checked(name: str, variables: Sequence) -> list[keras.Variable]:
     UsageError: there are none, or one is not a Keras variable or comes twice.
   """
   where = f"wrap_optimizer({name})"
-  if isinstance(variables, Mapping):
-    raise UsageError(f"{where}: a dict of the networks {', '.join(map(repr, variables))}; write "
-                     "wrap_optimizers(make, generator=self.generator, ...), which makes an "
-                     "optimizer for each network, or join the lists of variables")
   owned = list(variables)
   if not owned:
     raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "

@@ -122,8 +122,7 @@ def warmup(value: Number, steps: int) -> Schedule:
   if steps < 1:
     raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
                      "value itself")
-  share = lambda count: tf.minimum(tf.cast(count + 1, tf.float64) / steps, 1.0)
-  return _Computed(lambda count: share(count) * value_at(value, count))
+  return _Computed(lambda count: _risen(count, steps) * value_at(value, count))
 
 
 @gin.configurable(module="replicator")
@@ -169,12 +168,16 @@ def _share(count: tf.Tensor, start: int, end: int) -> tf.Tensor:
   return tf.clip_by_value((tf.cast(count, tf.float64) - start) / (end - start), 0.0, 1.0)
 
 
+def _risen(count: tf.Tensor, steps: int) -> tf.Tensor:
+  return tf.minimum(tf.cast(count + 1, tf.float64) / steps, 1.0)
+
+
 def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
   return first * (1 - share) + last * share
 
 
 @gin.configurable(module="replicator")
-class LinearDecay(_Computed):
+def LinearDecay(learning_rate: float, updates: int, start: int = 0, warmup: int = 0) -> Schedule:
   """A learning rate that rises linearly, stays constant, then falls linearly to zero.
 
   Args:
@@ -186,15 +189,8 @@ class LinearDecay(_Computed):
   Raises:
     UsageError: `warmup <= start < updates` does not hold.
   """
-
-  def __init__(self, learning_rate: float, updates: int, start: int = 0, warmup: int = 0):
-    if not warmup <= start < updates:
-      raise UsageError(f"LinearDecay: warmup = {warmup}, start = {start} and updates = {updates} "
-                       "must follow each other in this order")
-
-    def compute(count: tf.Tensor) -> tf.Tensor:
-      done = tf.cast(count, keras.config.floatx())
-      rate = learning_rate * tf.clip_by_value((updates - done) / (updates - start), 0.0, 1.0)
-      return rate * tf.minimum((done + 1) / warmup, 1.0) if warmup else rate
-
-    super().__init__(compute)
+  if not warmup <= start < updates:
+    raise UsageError(f"LinearDecay: warmup = {warmup}, start = {start} and updates = {updates} "
+                     "must follow each other in this order")
+  return _Computed(lambda count: _risen(count, warmup or 1) * _between(
+      learning_rate, 0.0, _share(count, start, updates)))

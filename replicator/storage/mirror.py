@@ -13,8 +13,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 from replicator import atomic
@@ -27,7 +26,6 @@ States = dict[str, tuple[int, int]]  # By the name of a file: its time and its s
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}  # By protocol.
 _INDEX = ".mirror.json"  # In a copy: what each of its files was in the store.
 _CHECKPOINT = re.compile(r"(checkpoints/step-(\d{8,}))/.+")
-_WAITS = (2.0,)  # Seconds before each further try; those of fsspec come first.
 _SIGNS = ("size", "ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 
 
@@ -95,12 +93,11 @@ class Mirror:
     it. Raises a UsageError if the store cannot be read, or holds other files than those of a run.
     """
     try:
-      tried(lambda: self._pull(folder, checkpoints, logs))
+      self._pull(folder, checkpoints, logs)
     except OneLineError:
       raise
     except Exception as error:
-      kind = type(error).__name__
-      raise UsageError(f"{self.url}: cannot be read ({kind}: {first_line(error)})") from error
+      raise UsageError(f"{self.url}: cannot be read ({reason(error)})") from error
 
   def _pull(self, folder: pathlib.Path, checkpoints: Which, logs: bool) -> None:
     for leftover in folder.glob(".tmp-*"):
@@ -208,16 +205,9 @@ class Mirror:
     self._pushed.update((name, states[name]) for name in names)
 
 
-def tried(do: Callable[[], object]) -> object:
-  """Calls a function that needs the network, and once more if it fails."""
-  for wait in _WAITS:
-    try:
-      return do()
-    except (OneLineError, ImportError, PermissionError):
-      raise
-    except Exception:
-      time.sleep(wait)
-  return do()
+def reason(error: Exception) -> str:
+  """The kind and the line of an error: `ConnectionError: no route to host`."""
+  return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _is_hidden(name: str) -> bool:

@@ -1,20 +1,29 @@
-"""Whether the processes of a run have one configuration, the same versions, data and time."""
+"""Whether the processes of a run agree: on its configuration and data, and on each collective.
 
+All replicas and workers must call the same collectives in the same order, or a step hangs.
+"""
+
+import hashlib
 import itertools
 import json
 import time
+from collections.abc import Sequence
 
 import gin
+import numpy as np
 
 from replicator.configuration.differences import differences
 from replicator.errors import UsageError
 from replicator.internals import tensorflow_internals
+from replicator.step.context import StepContext
 from replicator.workdir.provenance import versions
 
 MAX_SECONDS = 30.0
 """Clocks that differ by more are reported; logs and locks hold times."""
 
 _meetings = itertools.count()
+_REMEDY = "must make the same calls in the same order"
+_COMPARED = 256  # The number of calls of a step that workers compare.
 
 
 def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
@@ -34,25 +43,55 @@ def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
           "examples": examples}
   tensorflow_internals.meet(f"replicator/start/{meeting}")
   mine["time"] = time.time()
-  all_ = [json.loads(text) for text in tensorflow_internals.exchange(
+  first, *others = [json.loads(text) for text in tensorflow_internals.exchange(
       f"replicator/facts/{meeting}", json.dumps(mine), worker, workers)]
-  first = all_[0]
-  for number, other in enumerate(all_):
-    named = {**{name: (value, other["versions"].get(name))
-                for name, value in first["versions"].items()
-                if value != other["versions"].get(name)},
-             **differences(first["config"], other["config"])}
-    if named:
-      name, (of_first, of_other) = next(iter(named.items()))
-      raise UsageError(
-          f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
-          f"{number}; start all processes with the same configuration and versions")
-    if other["examples"] != first["examples"]:
-      raise UsageError(
-          f"the data has {first['examples']} examples on worker 0, and {other['examples']} on "
-          f"worker {number}; each worker must see all files, and the same ones")
-  apart = max(each["time"] for each in all_) - min(each["time"] for each in all_)
+  for number, other in enumerate(others, 1):
+    pairs = {**{name: (version, other["versions"].get(name))
+                for name, version in first["versions"].items()},
+             **differences(first["config"], other["config"]),
+             "the number of examples": (first["examples"], other["examples"])}
+    for name, (of_first, of_other) in pairs.items():
+      if of_first != of_other:
+        raise UsageError(
+            f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
+            f"{number}; start all processes with the same configuration, versions and data")
+  times = [first["time"], *(each["time"] for each in others)]
+  apart = max(times) - min(times)
   if apart <= MAX_SECONDS:
     return []
   return [f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
           "in logs are wrong"]
+
+
+def check_replicas(replicas: Sequence[StepContext]) -> None:
+  """Raises a UsageError if the replicas of this process made different calls.
+
+  After an error, some may not have ended the step; it is no mistake that these made fewer calls.
+  """
+  said = [[f"calls {call}" for call in replica.collectives]
+          + ["has ended its step"] * replica.has_ended for replica in replicas]
+  for number, own in enumerate(said):
+    for first, other in zip(said[0], own, strict=False):
+      if first != other:
+        raise UsageError(f"replica 0 {first}, but replica {number} {other}; every replica "
+                         f"{_REMEDY}")
+
+
+def codes(calls: list[str]) -> np.ndarray:
+  """A hash of each of the first 256 calls, to compare workers: int64 [256], padded with zeros."""
+  numbers = [int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "little")
+             for call in calls[:_COMPARED]]
+  return np.array(numbers + [0] * (_COMPARED - len(numbers)), np.int64)
+
+
+def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) -> None:
+  """Raises a UsageError if this worker's calls are not those of the others.
+
+  `codes_of_replicas` are the `codes` of every replica of every worker, int64 [replicas, 256].
+  """
+  differs = (codes_of_replicas != codes_of_replicas[0]).any(axis=0)
+  if differs.any():
+    place = int(differs.argmax())
+    call = f"calls {calls[place]}" if place < len(calls) else "has ended"
+    raise UsageError(f"worker {worker} {call} as collective {place + 1} of the step, and other "
+                     f"workers do not; all {_REMEDY}")

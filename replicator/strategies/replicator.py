@@ -17,7 +17,7 @@ from replicator.internals.tensorflow_internals import tell_others, unfused
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
-from replicator.strategies import collective_order, parameter_server, stuck
+from replicator.strategies import agreement, parameter_server, stuck
 from replicator.strategies import strategy as strategies
 from replicator.tracing.trainable import ByTrainable
 
@@ -247,9 +247,9 @@ class Replicator:
     try:
       outputs = self.strategy.run(replica_fn, args=(step, *arguments))
     except Exception:  # It may come of replicas that make different calls, and say less.
-      collective_order.check_replicas(replicas)
+      agreement.check_replicas(replicas)
       raise
-    collective_order.check_replicas(replicas)
+    agreement.check_replicas(replicas)
     self._collectives = replicas[0].collectives
     return outputs
 
@@ -301,9 +301,9 @@ class Replicator:
       UsageError: the workers' collectives differ, so that running the step would hang.
     """
     mine = list(self._collectives)
-    codes = tf.constant(collective_order.codes(mine))
+    codes = tf.constant(agreement.codes(mine))
     of_replicas = self.run(lambda: collectives.all_gather(codes))[0].numpy()
-    collective_order.check_workers(self.worker_id, mine, of_replicas)
+    agreement.check_workers(self.worker_id, mine, of_replicas)
 
   def local_results(self, outputs: Nest) -> list[Nest]:
     """The outputs of `on_replicas`, one nest for each replica of this process."""

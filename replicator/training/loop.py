@@ -86,8 +86,8 @@ class Loop:
       self._checkpoints.retention.check_logged([], evaluated=True)
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
-    self._state = RunState(replicator, self._checkpoints, self._recovery, training.num_examples(),
-                           digest_of(training.inputs), self._patience)
+    self._state = RunState(replicator, self._checkpoints, self._recovery, self._patience,
+                           training.num_examples(), digest_of(training.inputs))
     self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)

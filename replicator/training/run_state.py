@@ -43,20 +43,19 @@ class RunningMeans:
 class RunState:
   """The position of a run, which begins at its newest checkpoint, if there is one.
 
-  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps or
-  have different numbers of `examples`, or the data had another number of them, or another `digest`
-  (see `inputs.digest_of`), when the checkpoints were saved: each step would get others.
+  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps, or
+  the data had another number of `examples`, or another `digest` (see `inputs.digest_of`), when the
+  checkpoints were saved: each step would get others.
   """
 
   def __init__(self, replicator: Replicator, checkpoints: Checkpoints, recovery: Recovery,
-               examples: int | None = None, digest: str | None = None,
-               patience: Patience | None = None):
+               patience: Patience, examples: int | None = None, digest: str | None = None):
     self._replicator = replicator
     self._checkpoints = checkpoints
     self._recovery = recovery
+    self._patience = patience
     self._examples = examples
     self._digest = digest
-    self._patience = patience
     self.step = 0
     self.seconds = 0.0
     self.means = RunningMeans()  # Since the last log point.
@@ -68,13 +67,11 @@ class RunState:
     self._checkpoints.save(
         self.step, {"seconds": self.seconds, "window": self.means.state(),
                     "examples": self._examples, "digest": self._digest,
-                    **self._recovery.state(), **(self._patience.state() if self._patience else {})},
-        scalars, due)
+                    **self._recovery.state(), **self._patience.state()}, scalars, due)
     self.saved_step = self.step
 
   def evaluated(self, scalars: dict[str, float]) -> None:
     """Tells the patience of every worker what the chief, which has all `scalars`, has found."""
-    assert self._patience
     mine = tf.constant(scalars.get(self._patience.metric, math.nan), tf.float64)
     if self._replicator.num_pipelines > 1:
       mine = self._replicator.run(lambda: collectives.all_gather(mine))[0][0]
@@ -105,12 +102,14 @@ class RunState:
       self.means = RunningMeans(state["window"])
       self._check_data(state.get("examples"), state.get("digest"))
       self._recovery.restore(state)
-      if self._patience:
-        self._patience.restore(state)
+      self._patience.restore(state)
     if self._replicator.num_pipelines > 1:
-      mine = tf.constant([self.step, self._examples or 0], tf.int64)
+      mine = tf.constant(self.step, tf.int64)
       by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
-      check_agreement(*by_replica[::self._replicator.num_local_replicas].T.tolist())
+      steps = by_replica[::self._replicator.num_local_replicas].tolist()
+      if len(set(steps)) > 1:
+        raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
+                         "all must see the same workdir, on a file system that they share")
 
   def _check_data(self, examples: int | None, digest: str | None) -> None:
     if examples is not None and self._examples not in (None, examples):
@@ -125,18 +124,3 @@ class RunState:
         "put the data back as it was, write another --workdir, or go on with this data by "
         "--allow_partial_restore")
 
-
-def check_agreement(steps: list[int], examples: list[int]) -> None:
-  """Raises a UsageError unless all workers restored the same step and have as many examples.
-
-  Args:
-    steps: the step that each worker restored.
-    examples: how many examples the data of each worker has.
-  """
-  if len(set(steps)) > 1:
-    raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
-                     "all must see the same workdir, on a file system that they share")
-  if len(set(examples)) > 1:
-    raise UsageError(f"the data: the workers have {', '.join(map(str, examples))} examples; every "
-                     "worker must see all of the data, and the same, since each takes its part of "
-                     "it by itself")

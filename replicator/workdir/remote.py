@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from replicator.errors import OneLineError, Preempted, RunFailed, UsageError, chain_of, first_line
+from replicator.errors import OneLineError, Preempted, RunFailed, UsageError, chain_of
 from replicator.storage import mirror
 from replicator.storage.mirror import Mirror
 from replicator.storage.urls import is_url, locked
@@ -95,7 +95,8 @@ class _Run:
       except OneLineError:
         raise
       except Exception as error:
-        raise UsageError(f"{self.mirror.url}: cannot be written ({_reason(error)})") from error
+        why = mirror.reason(error)
+        raise UsageError(f"{self.mirror.url}: cannot be written ({why})") from error
       self._is_owner = True
     self.mirror.pull(self._folder, "all" if self._claim else "newest", logs=bool(self._claim))
 
@@ -103,7 +104,8 @@ class _Run:
     """Pushes; a failure is one line, and False."""
     assert self._claim
     try:
-      mirror.tried(self._push)
+      self._claim.confirm()
+      self.mirror.push(self._folder)
       self._behind.unlink(missing_ok=True)
       return True
     except OneLineError:  # It is another process's.
@@ -111,14 +113,9 @@ class _Run:
       raise
     except Exception as error:
       self._behind.touch()
-      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({_reason(error)}); it "
+      print(f"warning: {self.mirror.url}: lacks the last checkpoint ({mirror.reason(error)}); it "
             "is sent with the next one", file=sys.stderr, flush=True)
       return False
-
-  def _push(self) -> None:
-    assert self._claim
-    self._claim.confirm()
-    self.mirror.push(self._folder)
 
   def end(self, error: Exception | None = None) -> None:
     """Pushes for the last time; a RunFailed says where the files are if that fails."""
@@ -133,10 +130,6 @@ class _Run:
   def release(self) -> None:
     if self._claim and self._is_owner:
       self._claim.release()
-
-
-def _reason(error: Exception) -> str:
-  return f"{type(error).__name__}: {first_line(error)}"
 
 
 @contextlib.contextmanager

@@ -17,18 +17,23 @@ SETTINGS = ["train.log_every = 1", "train.eval_every = 0", "Guard.action = 'off'
 
 @contextlib.contextmanager
 def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[str] = (),
-            prefixes: Sequence[Sequence[str]] = (),
+            prefixes: Sequence[Sequence[str]] = (), kinds: Sequence[str] = (),
             command: Sequence[str] = ("tests.programs.fragile",)
             ) -> Iterator[list[subprocess.Popen]]:
   """Runs a worker with further settings `of_each`; None in their place starts none.
 
-  `prefixes` are words before each command, such as `ip netns exec NAME`.
+  `prefixes` are words before each command, such as `ip netns exec NAME`. With `kinds`, such as
+  ("chief", "worker"), they are not all workers.
   """
   addresses = addresses or launch.tf_configs(len(of_each))[0]["cluster"]["worker"]
+  cluster: dict[str, list[str]] = {}
   processes = []
+  for kind, address in zip(kinds or ["worker"] * len(addresses), addresses, strict=True):
+    cluster.setdefault(kind, []).append(address)
+  tasks = [(kind, index) for kind, each in cluster.items() for index in range(len(each))]
   for index, settings in enumerate(of_each):
-    task = {"type": "worker", "index": index}
-    config = json.dumps({"cluster": {"worker": list(addresses)}, "task": task})
+    task = dict(zip(("type", "index"), tasks[index], strict=True))
+    config = json.dumps({"cluster": cluster, "task": task})
     processes.append(settings is not None and subprocess.Popen(
         [*(prefixes[index] if prefixes else ()), sys.executable, "-m", *command,
          f"--workdir={workdir}",

@@ -47,7 +47,6 @@ MODULES = {
         "tensorflow.python.eager.context:Context.get_config_key_value",
         "tensorflow.python.eager.context:Context.report_error_to_cluster",
         "tensorflow.python.eager.context:Context.set_config_key_value",
-        "tensorflow.python.eager.context:Context.wait_at_barrier",
         "tensorflow.python.eager.context:Context.function_call_options",
         "tensorflow.python.eager.context:FunctionCallOptions.config_proto_serialized",
         "tensorflow.python.eager.record:VariableWatcher",

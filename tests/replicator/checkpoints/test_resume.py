@@ -142,26 +142,6 @@ def test_a_checkpoint_is_never_ahead_of_the_log_on_the_disk(tmp_path, monkeypatc
     assert forced[:written].count("metrics.jsonl") >= number
 
 
-def test_a_resumed_run_with_a_pool_is_bitwise_the_unbroken_one(tmp_path):
-  class Pooled(tf.Module):
-    def __init__(self):
-      super().__init__()
-      self.pool = replicator.ExamplePool(5, [2])
-
-    def __call__(self):
-      examples = random.normal("examples", [replicator.batch_size(), 2])
-      return {"mean": tf.reduce_mean(self.pool.exchange(examples) * [1.0, 3.0])}
-
-  def run(folder, steps):
-    return train(tmp_path / folder, f"train.steps = {steps}", "train.log_every = 1", *MIRRORED_2,
-                 step=Pooled)
-
-  expected = values(run("whole", 6))
-  run("parts", 3)
-  assert_equal(run("parts", 6), expected)
-  assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
-
-
 def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
   def draw(counter):
     if (step := counter.count.numpy()) == 8 and not (tmp_path / "again").exists():

@@ -119,9 +119,9 @@ def test_tf_config_comes_first_and_is_who_is_who(monkeypatch):
   monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
   assert tf_config.make("parameter_server") == (config(SERVERS, "worker"), "TF_CONFIG")
   assert tf_config.shown(config(SERVERS)) == "chief host:1; worker host:2; ps host:3"
-  assert not tf_config.is_chief(os.environ)
+  assert tf_config.number_of(os.environ) == 1
   monkeypatch.delenv("TF_CONFIG")
-  assert tf_config.is_chief(os.environ)  # That of x and y.
+  assert tf_config.number_of(os.environ) == 0  # That of x and y.
 
 
 @pytest.mark.parametrize("manager", ["auto", "ray"])

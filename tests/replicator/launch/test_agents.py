@@ -138,13 +138,11 @@ def test_agents_that_cannot_start_end_the_launch():
 # ---- Bad command lines --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argument, module, message", [
-  ("--spark=local", "pyspark", r"PySpark is not installed; pip install -e '.[spark]'"),
-  ("--ray=auto", "ray", r"Ray is not installed; pip install -e '.[sweep]'")])
-def test_a_missing_package_is_named(argument, module, message, monkeypatch, capsys):
-  monkeypatch.setitem(sys.modules, module, None)
-  assert __main__.main([argument, "--workers=1", "--", "true"]) == 2
-  assert capsys.readouterr().err == f"launch: {argument}: {message}\n"
+def test_a_missing_package_is_named(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, "pyspark", None)
+  assert __main__.main(["--spark=local", "--workers=1", "--", "true"]) == 2
+  assert capsys.readouterr().err == (
+      "launch: --spark=local: PySpark is not installed; pip install -e '.[spark]'\n")
 
 
 @pytest.mark.parametrize("flag, module", [("--spark=spark://", "pyspark"), ("--ray=", "ray")])

@@ -1,6 +1,5 @@
 """The launcher: what its processes get, what it shows of them, and its command line."""
 
-import json
 import os
 import socket
 
@@ -9,27 +8,15 @@ import pytest
 from replicator import launch
 from replicator.errors import UsageError
 from replicator.launch import __main__
-from replicator.launch import flags as launch_flags
 from tests.replicator.launch.clusters import run
 
 # ---- TF_CONFIG ----------------------------------------------------------------------------------
 
 
-def test_workers_get_one_cluster_and_their_own_index():
-  status, lines, _ = run("--workers=2", "print(os.environ['TF_CONFIG'])")
-  assert status == 0
-  configs = [json.loads(line.removeprefix(f"[worker {i}] "))
-             for i, line in enumerate(sorted(lines))]
-  assert [c["task"] for c in configs] == [{"type": "worker", "index": i} for i in range(2)]
-  assert configs[0]["cluster"] == configs[1]["cluster"]
-  assert set(configs[0]["cluster"]) == {"worker"}
-  assert len(set(configs[0]["cluster"]["worker"])) == 2
-
-
 def test_parameter_servers_add_a_chief_and_ports_are_free():
   configs = launch.tf_configs(workers=2, ps=1)
   assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
-    ("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0)]
+    ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
   cluster = configs[0]["cluster"]
   assert {kind: len(addresses) for kind, addresses in cluster.items()} == {
     "chief": 1, "worker": 2, "ps": 1}
@@ -46,7 +33,7 @@ def test_parameter_servers_add_a_chief_and_ports_are_free():
   (["--hosts=a,b,c"], 3, None), (["--hosts=a,b,c", "--workers=2:3"], 3, 2),
   (["--hosts=a,b", "--workers=4"], 4, None), (["--workers=2"], 2, None)])
 def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least):
-  parsed = launch_flags.parsed([*flags, "--", "true"])
+  parsed = __main__.parsed([*flags, "--", "true"])
   assert (parsed.workers, parsed.least) == (workers, least)
 
 

@@ -10,12 +10,13 @@ import yaml
 
 from replicator import launch
 from replicator.app import config
+from replicator.cluster import managers
 from replicator.launch import __main__
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT, SECONDS
 
-COMMAND = ["python", "-m", "experiments.sngan", "--workdir=/work/run"]
+COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'", "--workdir=/work"]
 
 
 def written(tmp_path, *flags: str, command=COMMAND) -> dict:
@@ -42,8 +43,10 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
   container = pod["containers"][0]
   assert container["command"] == COMMAND and container["image"] == "registry/image:1"
   assert container["resources"] == {"limits": {"cpu": "4", "nvidia.com/gpu": "1"}}
-  assert container["env"] == [{"name": "REPLICATOR_HOSTS",
-                               "value": "train-worker-0-0.train,train-worker-0-1.train"}]
+  own = {each["name"]: each["value"] for each in container["env"]}
+  assert own == {"REPLICATOR_HOSTS": "train-worker-0-0.train,train-worker-0-1.train"}
+  processes = managers.of_kubernetes({**own, "JOB_COMPLETION_INDEX": "1"})
+  assert processes is not None and len(processes.addresses) == job["completions"]
   assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/work"}]
   assert pod["terminationGracePeriodSeconds"] == 90
   # A Pod that saved and ended with 42 costs none of the restarts.

@@ -203,8 +203,6 @@ def test_keras_options_that_break_replication_are_refused():
 
 @pytest.mark.parametrize("variables, message", [
     (lambda: [], "no variables; pass the trainable_variables of a network that is already built"),
-    (lambda: {"encoder": small.make_variables(), "generator": []},
-     r"a dict of the networks 'encoder', 'generator'; write wrap_optimizers\(make, generator="),
     (lambda: [tf.Variable(1.0, name="w")], "'w:0' is a ResourceVariable; make it a keras.Variable"),
     (lambda: small.make_variables()[:1] * 2, "the variable 'kernel' is given twice; list it once")])
 def test_an_optimizer_owns_keras_variables_once(variables, message):

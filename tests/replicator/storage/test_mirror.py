@@ -7,7 +7,6 @@ import pytest
 
 from replicator import atomic
 from replicator.errors import UsageError
-from replicator.storage import mirror as mirror_lib
 from replicator.storage import urls
 from replicator.storage.mirror import Mirror
 
@@ -32,12 +31,6 @@ def folder(tmp_path):
   save(folder, 1)
   save(folder, 2)
   return folder
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-  """Nothing is tried again after a pause."""
-  monkeypatch.setattr(mirror_lib, "_WAITS", (0.0,))
 
 
 def save(folder: pathlib.Path, step: int, content: str = "values", why: str = "due") -> None:
@@ -237,23 +230,6 @@ def test_an_object_is_made_once(store):
   mirror.remove(".owner")
   mirror.remove(".owner")
   assert mirror.read(".owner") == b""
-
-
-def test_what_fails_once_is_tried_again(store, folder):
-  mirror, fs = recorded(store, last=-7)
-
-  calls = []
-
-  def push() -> None:
-    calls.append(0)
-    fs._last += 10
-    mirror.push(folder)
-
-  mirror_lib.tried(push)
-  assert len(calls) == 2
-  mirror_lib.tried(push)
-  assert len(calls) == 3
-  assert content(store / "run") == content(folder)
 
 
 # ---- Names --------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""The comparison of workers before they train."""
+"""The comparison of workers before they train, and of their calls. Real processes are in `launch`.
+"""
 
 import json
 
+import numpy as np
 import pytest
 
 from replicator.errors import UsageError
@@ -29,25 +31,6 @@ def test_equal_workers_may_train_and_one_asks_nobody(other):
   assert agreement.check(0, 1) == []
 
 
-@pytest.mark.parametrize("key, change, message", [
-    ("config", lambda text: text + "\ntrain.steps = 5\n",
-     "train.steps is not set on worker 0, and 5 on worker 1"),
-    ("versions", lambda versions: {**versions, "keras": "3.1"},
-     "on worker 0, and 3.1 on worker 1")])
-def test_a_difference_is_named(other, key, change, message):
-  other[key] = change
-  with pytest.raises(UsageError) as raised:
-    agreement.check(0, 2)
-  assert message in str(raised.value)
-  assert str(raised.value).endswith("start all processes with the same configuration and versions")
-
-
-def test_data_of_another_size_is_refused(other):
-  other["examples"] = lambda count: count - 1
-  with pytest.raises(UsageError, match="the data has 8 examples on worker 0, and 7 on worker 1"):
-    agreement.check(0, 2, 8)
-
-
 def test_clocks_that_are_apart_are_a_warning(other):
   other["time"] = lambda seconds: seconds + 29.0
   assert agreement.check(0, 2) == []
@@ -55,3 +38,55 @@ def test_clocks_that_are_apart_are_a_warning(other):
   assert agreement.check(0, 2) == [
       "warning: the clocks of the workers are 47 seconds apart; set them, or times in logs are "
       "wrong"]
+
+
+@pytest.mark.parametrize("key, change, message", [
+    ("config", lambda text: text + "\ntrain.steps = 5\n",
+     "train.steps is not set on worker 0, and 5 on worker 1"),
+    ("versions", lambda versions: {**versions, "keras": "3.1"},
+     "on worker 0, and 3.1 on worker 1"),
+    ("examples", lambda count: count - 1, "the number of examples is 8 on worker 0, and 7 on w")])
+def test_a_difference_is_named(other, key, change, message):
+  other[key] = change
+  with pytest.raises(UsageError) as raised:
+    agreement.check(0, 2, 8)
+  assert message in str(raised.value)
+  assert str(raised.value).endswith("with the same configuration, versions and data")
+
+
+CALLS = ["all_sum of float32 ()", "all_mean of float32 (3,)", "all_min of int32 ()"]
+
+
+def said_by(*workers: list[str]) -> list[str]:
+  """The error of each worker."""
+  codes, said = np.stack([agreement.codes(calls) for calls in workers]), []
+  for number, calls in enumerate(workers):
+    try:
+      agreement.check_workers(number, calls, codes)
+      said.append("")
+    except UsageError as error:
+      said.append(str(error))
+  return said
+
+
+def test_equal_calls_of_any_number_pass():
+  assert said_by([], []) == said_by(CALLS, CALLS) == said_by(CALLS * 100, CALLS * 100) == ["", ""]
+  assert said_by(CALLS) == [""]
+
+
+@pytest.mark.parametrize("other, call, place", [
+    ([CALLS[0], CALLS[2], CALLS[1]], f"calls {CALLS[2]}", 2),
+    (CALLS[:2], "has ended", 3), ([], "has ended", 1),
+    ([*CALLS, CALLS[0]], f"calls {CALLS[0]}", 4)])
+def test_every_worker_says_what_it_calls_first_that_the_others_do_not(other, call, place):
+  mine = f"calls {CALLS[place - 1]}" if place <= len(CALLS) else "has ended"
+  rest = (f" as collective {place} of the step, and other workers do not; all must make the same "
+          "calls in the same order")
+  assert said_by(CALLS, CALLS, other) == [
+      f"worker 0 {mine}{rest}", f"worker 1 {mine}{rest}", f"worker 2 {call}{rest}"]
+
+
+def test_a_step_of_many_calls_is_compared_by_its_first_256():
+  many = [f"all_sum of float32 ({i},)" for i in range(300)]
+  assert said_by(many, [*many[:256], "another"]) == ["", ""]
+  assert "collective 256 of the step" in said_by(many, [*many[:255], "another"])[0]

@@ -1,4 +1,6 @@
-"""The agreement of all workers."""
+"""The agreement of all workers, and the means of scalars between log points."""
+
+import json
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ from replicator.divergence.guard import Divergence, Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.training.patience import Patience
-from replicator.training.run_state import RunState, check_agreement
+from replicator.training.run_state import RunningMeans, RunState
 
 DIVERGED = Diverged(Divergence(6, {"loss": float("nan")}, {}), "its numbers are here")
+PATIENCE = Patience(0, 0, Retention(3, 0, None, "min"))  # It never ends a run.
 
 
 class Cluster:
@@ -18,6 +21,7 @@ class Cluster:
 
   num_pipelines = 2
   num_local_replicas = 1
+  restored = 4, 4  # The step that each worker restored.
 
   def __init__(self, fails_to_write: bool = False):
     self.events: list[str] = []
@@ -27,7 +31,7 @@ class Cluster:
     self.events.append("meet")
 
     class Gathered:
-      numpy = staticmethod(lambda: np.array([[4, 0], [4, 0]]))  # The step, and the examples.
+      numpy = staticmethod(lambda: np.array(self.restored))
     return [Gathered]
 
   def wait(self):
@@ -45,7 +49,7 @@ class Cluster:
 def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp_path):
   cluster = Cluster(fails_to_write)
   recovery = Recovery(Guard("roll_back"), cluster, tmp_path, {"seed": 0})
-  state = RunState(cluster, cluster, recovery)
+  state = RunState(cluster, cluster, recovery, PATIENCE)
   cluster.events.clear()
   state.step = 6
   assert state.roll_back(DIVERGED).endswith("rolled back to step 4, 1 of at most 3 times")
@@ -55,7 +59,8 @@ def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp
 
 def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
   cluster = Cluster()
-  state = RunState(cluster, cluster, Recovery(Guard("stop"), cluster, tmp_path, {"seed": 0}))
+  state = RunState(cluster, cluster, Recovery(Guard("stop"), cluster, tmp_path, {"seed": 0}),
+                   PATIENCE)
   cluster.events.clear()
   with pytest.raises(RunFailed, match="step 6: loss is nan; its numbers are here"):
     state.roll_back(DIVERGED)
@@ -65,8 +70,7 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
 def test_all_workers_know_what_the_chief_has_evaluated(tmp_path):
   cluster = Cluster()
   patience = Patience(2, 2, Retention(3, 0, "eval/error", "min"))
-  state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}),
-                   patience=patience)
+  state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}), patience)
   cluster.run = lambda function: [np.array([5.0, np.nan])]
   state.evaluated({})  # The other worker, which evaluates nothing.
   assert patience.state() == {"best": ["eval/error", "min", 5.0, 4]}
@@ -76,9 +80,39 @@ def test_all_workers_know_what_the_chief_has_evaluated(tmp_path):
       "eval/error has not improved on its 5 of step 4")
 
 
-def test_workers_that_do_not_agree_are_an_error():
+def test_workers_that_restored_other_steps_are_an_error(tmp_path):
+  cluster = Cluster()
+  cluster.restored = 40, 20
   with pytest.raises(UsageError, match="--workdir: the workers restored the steps 40, 20; all "):
-    check_agreement([40, 20], [7, 7])
-  with pytest.raises(UsageError, match="the data: the workers have 1000, 999 examples; every"):
-    check_agreement([0, 0], [1000, 999])
-  check_agreement([40] * 3, [100] * 3)
+    RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}), PATIENCE)
+
+
+# ---- Means --------------------------------------------------------------------------------------
+
+
+def test_a_mean_is_over_the_steps_that_returned_the_scalar():
+  means = RunningMeans()
+  means.add({"a": np.array([1.0, 2.0, 3.0])})
+  means.add({"a": np.array([4.0]), "b": np.array([10.0])})
+  assert means.take() == {"a": 2.5, "b": 10.0}
+  assert means.take() == {}
+  means.add({"a": np.array([7.0])})
+  assert means.take() == {"a": 7.0}
+
+
+def test_sums_are_of_64_bits():
+  means = RunningMeans()
+  means.add({"a": np.array([2.0 ** 25, 1.0], np.float32)})
+  assert means.take() == {"a": 2.0 ** 24 + 0.5}
+
+
+def test_means_go_on_from_their_state():
+  means = RunningMeans()
+  means.add({"a": np.array([1.0, 2.0])})
+  resumed = RunningMeans(json.loads(json.dumps(means.state())))
+  resumed.add({"a": np.array([6.0])})
+  assert resumed.take() == {"a": 3.0}
+  assert means.take() == {"a": 1.5}  # It has its own.
+  old = RunningMeans({"sums": {"a": 1.0}, "count": 1})  # Saved by an earlier version.
+  old.add({"a": np.array([2.0])})
+  assert old.take() == {"a": 1.5}

@@ -31,7 +31,6 @@ def here(tmp_path, monkeypatch):
   folder.mkdir()
   monkeypatch.setattr(tempfile, "tempdir", str(folder))
   monkeypatch.setattr(urls, "CACHE", tmp_path / "cache")
-  monkeypatch.setattr(mirror, "_WAITS", (0.0,))
   monkeypatch.setattr(lock, "_CLAIM_SECONDS", 0.0)
   monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
   yield folder
@@ -93,7 +92,7 @@ def test_a_run_is_stopped_and_goes_on_elsewhere(url, here, tmp_path, capsys):
 
 def test_a_checkpoint_that_cannot_be_sent_comes_with_the_next_one(
     url, here, tmp_path, monkeypatch, capsys):
-  tries = iter([True, True])
+  tries = iter([True])
   broken(monkeypatch, lambda: next(tries, False))
   count(url)
   assert checkpoint.steps_of(tmp_path / "store" / "run" / "checkpoints") == [5, 10]

@@ -1,11 +1,35 @@
-"""A worker that is killed, that never comes, or that is started in another way."""
+"""Workers in processes of their own: as one process, killed, stuck, late, or started otherwise."""
+
+import json
 
 import pytest
 
-from replicator import launch
+from replicator import launch, train
+from replicator.app import config
+from tests.programs import fragile
+from tests.programs.logs import rows
 from tests.programs.workers import ended, has_logged, running
 
 FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
+
+
+@pytest.mark.slow
+def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
+  settings = ["train.steps = 4", "train.global_batch_size = 4", "train.log_every = 1",
+              "train.eval_every = 0"]
+  # No process takes the place of the evaluator, and the others do not wait for one.
+  with running(tmp_path / "two", settings, settings, None,
+               kinds=("chief", "worker", "evaluator")) as processes:
+    for process in processes:
+      assert ended(process, 0) == []
+  config.parse([], settings)
+  train(fragile.Fragile, fragile.numbers, workdir=str(tmp_path / "one"))
+  expected, found = rows(tmp_path / "one"), rows(tmp_path / "two")
+  assert [row["x"] for row in expected] == [1.5, 5.5, 9.5, 13.5]  # Each example counts once.
+  assert [row["step"] for row in found] == [1, 2, 3, 4]  # One process writes the log.
+  assert [row["x"] for row in found] == pytest.approx([row["x"] for row in expected], rel=1e-5)
+  facts = json.loads((tmp_path / "two" / "run.json").read_text())
+  assert (facts["num_workers"], facts["num_replicas"]) == (2, 2)
 
 
 @pytest.mark.slow
@@ -52,4 +76,4 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
     for worker in workers:
       assert ended(worker, 2) == [
           "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
-          "the same configuration and versions"]
+          "the same configuration, versions and data"]

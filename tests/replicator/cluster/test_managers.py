@@ -1,26 +1,33 @@
-"""Slurm's variables, right and wrong, as `srun` 22.05 sets them."""
+"""The variables of Slurm, as `srun` 22.05 sets them, and of Pods, right and wrong."""
 
 import json
 import os
 
-from replicator.cluster import slurm, tf_config
+from replicator.cluster import managers, tf_config
 from tests.programs.refusals import refusal
 
 # The second process on the second of two hosts.
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[9-10]",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "3", "SLURM_NODEID": "1",
         "SLURM_LOCALID": "1"}
+JOB = {"REPLICATOR_HOSTS": "train-0.train,train-1.train:2300", "JOB_COMPLETION_INDEX": "1"}
+# What Trainer 2.3 sets for its runtimes of JAX and of PyTorch.
+JAX = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0",
+       "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:1234"}
+TORCH = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job",
+         "PET_MASTER_PORT": "29400"}
+OF_TRAINER = ["job-node-0-0.job:2222", "job-node-0-1.job:2222"]
 
 
 def test_lists_of_hosts_are_expanded_in_order():
   for text, expected in (
       ("n1", "n1"), ("n[9-10]", "n9 n10"), ("a[08-10,12]b,c", "a08b a09b a10b a12b c"),
       ("r[0-1]n[0-1],x-y.z", "r0n0 r0n1 r1n0 r1n1 x-y.z"), ("n[001,3]", "n001 n3")):
-    assert slurm.hosts(text) == expected.split(), text
+    assert managers.hosts(text) == expected.split(), text
 
 
 def test_ranks_fill_one_host_after_the_other_with_ports_of_the_job():
-  processes = slurm.read(STEP)
+  processes = managers.of_slurm(STEP)
   assert processes is not None and processes.rank == 3
   hosts, ports = zip(*(address.split(":") for address in processes.addresses), strict=True)
   assert hosts == ("n9", "n9", "n10", "n10")
@@ -28,14 +35,24 @@ def test_ranks_fill_one_host_after_the_other_with_ports_of_the_job():
   assert [int(port) - first for port in ports] == [0, 1, 2, 3] and 12000 <= first < 32768
   assert processes.source == "Slurm's step 7.0"
   for other in ({"SLURM_JOB_ID": "8"}, {"SLURM_STEP_ID": "1"}):  # They may share the hosts.
-    others = slurm.read({**STEP, **other})
+    others = managers.of_slurm({**STEP, **other})
     assert others is not None and not {*others.addresses} & {*processes.addresses}
 
 
-def test_there_are_none_outside_of_a_step():
+def test_there_are_none_outside_of_a_step_or_a_job():
   # The variables of the batch script, which runs once, on the first host.
-  assert slurm.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[9-10]", "SLURM_PROCID": "0",
-                     "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}) is None
+  assert managers.of_slurm({
+      "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[9-10]", "SLURM_PROCID": "0",
+      "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}) is None
+  assert managers.of_kubernetes({"JOB_COMPLETION_INDEX": "1", "KUBERNETES_PORT": "tcp://h"}) is None
+
+
+def test_pods_know_each_other():
+  for environment, addresses, rank in (
+      (JOB, ["train-0.train:2222", "train-1.train:2300"], 1), (JAX, OF_TRAINER, 0),
+      (TORCH, OF_TRAINER, 1)):
+    processes = managers.of_kubernetes(environment)
+    assert processes is not None and (processes.addresses, processes.rank) == (addresses, rank)
 
 
 def test_what_cannot_be_used_is_refused_in_one_line():
@@ -53,14 +70,25 @@ def test_what_cannot_be_used_is_refused_in_one_line():
       ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
        "SLURM_PROCID=1: this process is number 0 on host 1, so that ranks do not fill one host "
        "after the other; write srun --distribution=block")):
-    assert refusal(slurm.read, {**STEP, **changed}) == message
+    assert refusal(managers.of_slurm, {**STEP, **changed}) == message
+  for changed, message in (
+      ({"JOB_COMPLETION_INDEX": "2"},
+       "JOB_COMPLETION_INDEX='2': must be the number of this process among the 2 of "
+       "REPLICATOR_HOSTS, counted from 0; in a Job of Kubernetes, write completionMode: Indexed"),
+      ({"REPLICATOR_HOSTS": "a,,b"},
+       "REPLICATOR_HOSTS='a,,b': must be names of hosts, such as 'train-0.train,train-1.train'")):
+    assert refusal(managers.of_kubernetes, {**JOB, **changed}) == message
+  assert refusal(managers.of_kubernetes,
+                 {**JAX, "JAX_COORDINATOR_ADDRESS": "coordinator:1234"}) == (
+      "JAX_NUM_PROCESSES='2', JAX_COORDINATOR_ADDRESS='coordinator:1234': must be a number of "
+      "hosts, and the first of them, whose name ends in -0; or set REPLICATOR_HOSTS")
 
 
 def test_the_strategies_get_their_jobs(monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
   for name, value in STEP.items():
     monkeypatch.setenv(name, value)
-  assert not tf_config.is_chief(os.environ) and tf_config.are_several(os.environ)
+  assert tf_config.number_of(os.environ) == 3 and tf_config.are_several(os.environ)
   config, source = tf_config.make("multi_worker_mirrored")
   assert {kind: len(each) for kind, each in config["cluster"].items()} == {"worker": 4}
   assert config["task"] == {"type": "worker", "index": 3} and source == "Slurm's step 7.0"
