@@ -6,7 +6,6 @@
 """
 
 import contextlib
-import copy
 import json
 import os
 import pathlib
@@ -88,7 +87,7 @@ def _make_hugging_face(files: "ImageFiles", folder: pathlib.Path) -> None:
 def repeat(root: pathlib.Path, out: pathlib.Path, copies: int) -> None:
   """Makes data with so many times as many images, which takes hardly more space on the disk.
 
-  Files are linked, an archive names the same place many times, and an array is a file with holes.
+  Files are linked, an archive names the same file many times, and an array is a file with holes.
   """
   for number in range(copies):
     for file in (root / "folder").glob("*/*.jpg"):
@@ -107,11 +106,7 @@ def repeat(root: pathlib.Path, out: pathlib.Path, copies: int) -> None:
 def _repeat_zip(archive: pathlib.Path, out: pathlib.Path, copies: int) -> None:
   shutil.copy(archive, out)
   with zipfile.ZipFile(out, "a") as repeated:
-    for info in list(repeated.infolist()):
-      for number in range(1, copies):
-        again = copy.copy(info)
-        again.filename = info.filename.replace("/", f"/{number:05d}-")
-        repeated.filelist.append(again)
+    repeated.filelist *= copies
     repeated.writestr("copies.txt", str(copies))  # So that the directory is written again.
 
 
