@@ -3,12 +3,14 @@
 import pytest
 
 from replicator import launch
+from tests.programs.forks import in_a_fork
 from tests.programs.workers import ended, has_logged, running
 
 FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
   addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
   with running(tmp_path, *[FOREVER] * 3, addresses=addresses) as (first, second, third):
@@ -21,6 +23,7 @@ def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
   addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
   settings = [*FOREVER, "Replicator.stuck_timeout = 10.0"]
@@ -34,6 +37,7 @@ def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_never_comes_is_named(tmp_path):
   addresses = launch.tf_configs(2)[0]["cluster"]["worker"]
   settings = [*FOREVER, "Replicator.join_timeout = 2.0"]
@@ -47,6 +51,7 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_workers_with_other_settings_are_refused_by_all(tmp_path):
   with running(tmp_path, FOREVER, [*FOREVER, "train.seed = 7"]) as workers:
     for worker in workers:

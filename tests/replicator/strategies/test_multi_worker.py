@@ -12,6 +12,7 @@ import pytest
 from replicator import launch, train
 from replicator.app import config
 from tests.programs import fragile
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT
 
@@ -30,6 +31,7 @@ def start(workdir: pathlib.Path, cluster: dict, kind: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
   addresses = launch.tf_configs(workers=3)[0]["cluster"]["worker"]
   cluster = {kind: [address] for kind, address in
