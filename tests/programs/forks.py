@@ -1,7 +1,8 @@
 """Python programs as forks of one process that has imported TensorFlow, which takes seconds.
 
 `run` is `subprocess.run` of such a fork. Where it starts this Python itself, as a launcher starts
-its workers, the new process is a fork of the fork. TensorFlow has computed nothing in any of them.
+its workers, the new process is a fork of the fork. TensorFlow has computed nothing in any process
+that is forked.
 """
 
 import atexit
@@ -94,7 +95,7 @@ def _serve() -> None:
 
 
 class _ForkingPopen(subprocess.Popen):
-  """Forks this process where Python would be started anew to run a program."""
+  """Forks this process where Python would start again to run a program."""
 
   def _execute_child(self, *args, **kwargs) -> None:
     how = inspect.signature(super()._execute_child).bind(*args, **kwargs).arguments
