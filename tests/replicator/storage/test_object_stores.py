@@ -20,7 +20,7 @@ from replicator.workdir.reader import TIMES
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until
 
-SETTING = ["train.steps = 30", "train.global_batch_size = 4", "train.log_every = 1",
+SETTING = ["train.steps = 50", "train.global_batch_size = 4", "train.log_every = 1",
            "train.checkpoint_every = 2", "train.eval_every = 0", "Checkpoints.keep_last = 2"]
 
 
@@ -80,7 +80,7 @@ def newest(folder: pathlib.Path) -> int:
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_path):
-  """All six kills hit the training process itself, during a push, and each start is a new process.
+  """All ten kills hit the training process itself, during a push, and each start is a new process.
 
   They are forks of one process that has imported TensorFlow, which saves its import and no more.
   """
@@ -89,19 +89,19 @@ def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_pa
   forked(*program, 0, 0, tmp_path, f"--workdir={tmp_path / 'whole'}", *flags)
   copies = tmp_path / "copies"
   copies.mkdir()
-  shown = forked(*program, 6, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
-  assert len(re.findall(r"killed at write \d+: torn 1", shown)) >= 3
-  steps = [newest(copies / str(number)) for number in range(6)]
-  assert steps == sorted(steps) and len({*steps}) > 2, steps
+  shown = forked(*program, 10, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
+  assert len(re.findall(r"killed at write \d+: torn 1", shown)) >= 5
+  steps = [newest(copies / str(number)) for number in range(10)]
+  assert steps == sorted(steps) and len({*steps}) > 3, steps
   last = tmp_path / "done"
   last.mkdir()
   Mirror(f"{bucket}/a/run").pull(last)
-  for folder in (*(copies / str(number) for number in range(6)), last):
+  for folder in (*(copies / str(number) for number in range(10)), last):
     logged = numbers(folder) if (folder / "metrics.jsonl").exists() else []
     assert logged == numbers(tmp_path / "whole")[:len(logged)]
     assert len(logged) >= newest(folder)
   assert numbers(last) == numbers(tmp_path / "whole")
-  of = "checkpoints/step-00000030"
+  of = "checkpoints/step-00000050"
   assert atomic.checksums(last / of) == atomic.checksums(tmp_path / "whole" / of)
   resumed = json.loads((last / "run.json").read_text())["resumed"]
   assert [entry["step"] for entry in resumed] == [step for step in steps if step][-len(resumed):]
