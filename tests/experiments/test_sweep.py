@@ -11,7 +11,7 @@ import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import space, sweep, sweep_file
 from tests.programs import logs
-from tests.programs.processes import ROOT, forked
+from tests.programs.processes import ROOT, python
 
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
 
@@ -47,7 +47,7 @@ def test_a_sweep_of_real_runs_is_the_same_under_ray(tmp_path):
   path.write_text(SMALL)
   for runner in ("local", "ray"):
     folder = tmp_path / runner
-    done = forked("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
+    done = python("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
                   "--jobs=2", f"--runner={runner}")
     assert "1 of 1 done" in done.stdout
     found[runner] = {each.parent.name: logs.rows(each.parent)

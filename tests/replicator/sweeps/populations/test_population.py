@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import pathlib
+import subprocess
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from replicator.sweeps.populations import lineage, population
 from replicator.sweeps.populations.generations import Draw, following
 from replicator.sweeps.sweep_file import SweepFile
 from tests.programs.logs import rows
-from tests.programs.processes import forked, wait_until
+from tests.programs.processes import wait_until
 
 SPACE = {"lr": ("log_uniform", 0.01, 10.0), "n": ("int_uniform", 1, 40),
          "c": ("choice", ["a", "b"])}
@@ -202,7 +203,7 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(sweep
     for path, value in state(run).items():
       np.testing.assert_array_equal(value, state(other)[path], err_msg=path)
 
-  forked("-m", "experiments.sweep", *sweep.arguments())
+  assert sweep.run() == 0
   unbroken = {path.name: path for path in sweep.folder.glob("trials/*")}
   copies = 0
   for path in unbroken.values():
@@ -216,7 +217,8 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(sweep
       assert len(rates) == 2 and set(rates) == {rate}
     else:
       straight = tmp_path / "straight"
-      forked(*(word.replace(str(path), str(straight)) for word in record.words()[1:]))
+      subprocess.run([word.replace(str(path), str(straight)) for word in record.words()],
+                     check=True, capture_output=True)
       assert_same(path, straight)
   assert copies == 1
 
@@ -226,7 +228,7 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(sweep
       '"step": 25' in path.read_text() for path in sweep.folder.glob("trials/*/metrics.jsonl")))
   process.kill()
   process.communicate()
-  forked("-m", "experiments.sweep", *sweep.arguments())
+  assert sweep.run() == 0
   for name, path in unbroken.items():
     assert_same(path, sweep.folder / "trials" / name)
 
