@@ -26,6 +26,12 @@ def pytest_configure(config):
   assert len(tf.config.list_logical_devices("CPU")) == NUM_DEVICES
 
 
+def pytest_ignore_collect(collection_path, config):
+  """Where only slow tests run, a file that has none need not be imported."""
+  if config.option.markexpr == "slow" and collection_path.suffix == ".py":
+    return "mark.slow" not in collection_path.read_text() or None
+
+
 def pytest_collection_finish():
   """Exempts all modules and tests from garbage collection, which Keras and the doctor often run."""
   gc.collect()

@@ -143,8 +143,8 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   config.parse([str(path)], [
       *TINY[experiment],
       *([f"WIDTHS = {(4,) * stages}", f"GROUPS = {(1,) * stages}"] if stages else []),
-      # To compile second derivatives of networks for 128 pixels takes two minutes.
-      *(["ImageFolder.resolution = 32"] if path.stem == "logan_imagenet128" else []),
+      # Other tests build the networks for 128 pixels.
+      *(["ImageFolder.resolution = 32"] if path.stem.endswith("imagenet128") else []),
       "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])
   GAN_MAINS[experiment](str(tmp_path / "run"))
@@ -180,6 +180,7 @@ def test_self_supervision_takes_a_step_and_is_evaluated(path, tmp_path, monkeypa
   assert np.isfinite(last["loss"]) and 0 <= last["eval/knn"] <= 1
 
 
+@pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize("path", slow_but("sac_pendulum", paths=AGENTS))
 def test_agent_takes_a_step(path, tmp_path):
   agent = path.stem.split("_")[0]

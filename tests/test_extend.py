@@ -7,7 +7,7 @@ import pytest
 
 from tests import pages
 from tests.programs import logs
-from tests.programs.processes import python
+from tests.programs.processes import forked
 
 BLOCKS = pages.blocks_of(pages.EXTEND)
 FILES = {block.title: block.text for block in BLOCKS if block.title}
@@ -34,7 +34,7 @@ def project(tmp_path):
 def train(project, words: list[str]) -> list[dict]:
   """Trains for two steps by a command; returns the rows that it logs."""
   agent = SMALL_AGENT if "experiments.sac" in words else []
-  python(*words[1:], *SHORT, *agent, f"--workdir={project / 'run'}", cwd=project)
+  forked(*words[1:], *SHORT, *agent, f"--workdir={project / 'run'}", cwd=project)
   rows = logs.rows(project / "run")
   assert rows[-1]["step"] == 2
   return rows
@@ -70,5 +70,5 @@ def test_an_agent_trains_in_an_environment(project):
 @pytest.mark.slow
 def test_a_command_takes_data_of_a_module(project):
   (words,) = (words for words in COMMANDS.values() if "models.vision.preview" in words)
-  python(*words[1:], cwd=project)
+  forked(*words[1:], cwd=project)
   assert "columns" in (project / "preview.html").read_text()

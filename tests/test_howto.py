@@ -15,7 +15,7 @@ from models.metrics.extractors import inception
 from tests import pages
 from tests.models.metrics.torch_writer import write_weights
 from tests.programs import logs
-from tests.programs.processes import python
+from tests.programs.processes import forked
 
 STEPS = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
          "train.checkpoint_every = 2", "train.global_batch_size = 16"]
@@ -43,7 +43,7 @@ def typed(folder: pathlib.Path, words: list[str], *more: str, bindings: list[str
           status: int = 0) -> str:
   """Runs a command in the folder, with more flags and gin bindings; what it prints."""
   expanded = [each for word in words for each in sorted(glob.glob(word, root_dir=folder)) or [word]]
-  done = python(*expanded[1:], *more, *(f"--gin_param={binding}" for binding in bindings or []),
+  done = forked(*expanded[1:], *more, *(f"--gin_param={binding}" for binding in bindings or []),
                 cwd=folder, status=status, WANDB_ERROR_REPORTING="false", HOME=str(folder))
   return done.stdout + done.stderr
 

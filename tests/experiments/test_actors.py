@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tests.programs.forks import in_a_fork
 from tests.programs.processes import SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -71,6 +72,7 @@ def are_gone(processes):
   return not any("spawn_main" in command_of(number) for number in processes)
 
 
+@in_a_fork
 def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
   workdir = tmp_path / "run"
   with started(workdir, f"train.steps = {ENDLESS}") as process:

@@ -19,7 +19,6 @@ from replicator.errors import RunFailed
 from replicator.workdir import reader
 from tests.experiments.test_sample import STEP, saved
 from tests.experiments.tiny_gans import build
-from tests.programs.processes import python
 
 FORMATS = list(formats.SUFFIXES)
 WEIGHTS = tf.Variable(np.linspace(-1.0, 1.0, 12).reshape(4, 3), dtype=tf.float32)
@@ -212,13 +211,12 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name, names", [("sngan", ["generator", "encoder"]), ("d4pg", ["policy"]),
                                          ("resnet", ["network"])])
-def test_a_run_is_exported_by_command(name, names, tmp_path):
+def test_a_run_is_exported(name, names, tmp_path, capsys):
   gin.clear_config()
   run = saved(name, tmp_path / "run")
-  done = python("-m", "experiments.export", f"--run={run}", f"--out={tmp_path / 'out'}")
-  assert done.stderr == ""
+  assert export.main([f"--run={run}", f"--out={tmp_path / 'out'}"]) == 0
   assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, onnx; greatest diff" in (
-      done.stdout.splitlines()[-1])
+      capsys.readouterr().out.splitlines()[-1])
   text = (tmp_path / "out" / "README.md").read_text()
   assert ("with averaged weights" in text) == (names != ["policy"])
   assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(

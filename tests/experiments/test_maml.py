@@ -1,7 +1,5 @@
 """MAML: its updates are those of the paper's formulas, also through the inner loop."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -93,17 +91,17 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
 def test_two_replicas_do_not_change_the_training(tmp_path):
   for name, bindings in (("one", []), ("two", MIRRORED[2])):
     config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [
-        "train.steps = 3", "train.log_every = 1", "train.eval_every = 3",
-        "train.checkpoint_every = 3", "train.steps_per_call = 1", "train.precision = 'float64'",
+        "train.steps = 2", "train.log_every = 1", "train.eval_every = 2",
+        "train.checkpoint_every = 2", "train.steps_per_call = 1", "train.precision = 'float64'",
         "train.global_batch_size = 4", "Replicator.jit_compile = False", "MAML.sizes = (5,)",
         "maml.new_tasks = 6", *bindings])
-    with eagerly() if name == "one" else contextlib.nullcontext():
+    with eagerly():  # The second derivative takes long to compile.
       maml(str(tmp_path / name))
   expected, found = rows(tmp_path / "one"), rows(tmp_path / "two")
   assert [row.keys() for row in found] == [row.keys() for row in expected]
   for row, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-9)
-  assert (tmp_path / "one/samples/step-00000003.png").exists()
+  assert (tmp_path / "one/samples/step-00000002.png").exists()
   variables = checkpoint.read(tmp_path / "two/checkpoints")
   for name, value in checkpoint.read(tmp_path / "one/checkpoints").items():
     np.testing.assert_allclose(variables[name], value, rtol=1e-9, atol=1e-12, err_msg=name)

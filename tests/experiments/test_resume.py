@@ -14,6 +14,7 @@ import pytest
 
 from replicator import atomic
 from replicator.checkpoints import checkpoint
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 
 pytestmark = pytest.mark.slow
@@ -74,8 +75,9 @@ def left(workdir: pathlib.Path) -> dict:
       "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}
 
 
-@pytest.mark.parametrize("bindings, kills", [(ONE_DEVICE, 4), (TWO_PROCESSES, 2)],
+@pytest.mark.parametrize("bindings, kills", [(ONE_DEVICE, 3), (TWO_PROCESSES, 2)],
                          ids=["one device", "two processes"])
+@in_a_fork
 def test_a_run_that_is_killed_equals_one_that_is_not(bindings, kills, tmp_path):
   finish(tmp_path / "whole", bindings)
   expected = left(tmp_path / "whole")
@@ -118,6 +120,7 @@ def tiny(workdir: pathlib.Path, steps: int) -> list[str]:
           *(f"--gin_param={setting}" for setting in settings)]
 
 
+@in_a_fork
 def test_a_full_disk_ends_the_run_and_spares_the_checkpoints(small_disk):
   workdir = small_disk / "run"
   with subprocess.Popen(tiny(workdir, 1_000_000), stdout=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.training.observer import Observer, Training, observed_by
-from tests.programs.processes import ROOT, python
+from tests.programs.processes import ROOT, forked
 from tests.test_docs import params
 
 STEP = 2
@@ -221,7 +221,7 @@ def test_a_run_is_trained_and_sampled_by_command(tmp_path):
   for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
                  f"--workdir={tmp_path / 'run'}", "--eager"],  # To compile it takes longer.
                 ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
-    done = python("-m", *words)
+    done = forked("-m", *words)
     assert done.stderr == ""
   assert done.stdout.splitlines()[-1].endswith("step 2")
   assert pixels(tmp_path / "a.png").shape == (8 * 33 + 1, 10 * 33 + 1, 3)

@@ -85,9 +85,10 @@ def test_two_replicas_do_not_change_the_training(loss, tmp_path):
   for strategy, replicas in (("one_device", None), ("mirrored", 2)):
     config.parse([], [f"Replicator.strategy = '{strategy}'", "wrap_optimizer.ema_decay = 0.5",
                       f"Replicator.logical_cpus = {replicas}"])
-    with eagerly() if strategy == "one_device" else contextlib.nullcontext():
+    is_compiled = strategy == "mirrored" and loss is losses.DINO
+    with contextlib.nullcontext() if is_compiled else eagerly():
       replicator.train(lambda: step_of(loss, hidden=(6,)), views(),
-                       workdir=str(tmp_path / strategy), steps=3, global_batch_size=8,
+                       workdir=str(tmp_path / strategy), steps=2, global_batch_size=8,
                        precision="float64", log_every=1, checkpoint_every=0)
     found.append([[row["loss"], row["spread"]] for row in rows(tmp_path / strategy)])
   np.testing.assert_allclose(found[1], found[0], rtol=1e-9)

@@ -1,12 +1,15 @@
 """Starts other processes, and waits for what they do."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+
+from tests.programs import forks
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 900.0
@@ -16,19 +19,30 @@ SECONDS = 900.0
 def python(*words: object, status: int = 0, cwd: pathlib.Path = ROOT, **environment: str
            ) -> subprocess.CompletedProcess:
   """Runs Python as a user does, until it ends with this status."""
+  return _ended(functools.partial(subprocess.run, capture_output=True, text=True, check=False),
+                [sys.executable, *map(str, words)], status, cwd, environment)
+
+
+def forked(*words: object, status: int = 0, cwd: pathlib.Path = ROOT, **environment: str
+           ) -> subprocess.CompletedProcess:
+  """Runs what `python` runs, in a process that need not import TensorFlow, see `forks`."""
+  return _ended(forks.run, [str(word) for word in words], status, cwd, environment)
+
+
+def _ended(run: Callable[..., subprocess.CompletedProcess], words: list[str], status: int,
+           cwd: pathlib.Path, environment: dict[str, str]) -> subprocess.CompletedProcess:
   # The import of TensorFlow has set the log level of this process.
   inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-  done = subprocess.run(
-      [sys.executable, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False,
-      timeout=SECONDS, env={**inherited, "PYTHONPATH": str(ROOT), **environment})
+  done = run(words, cwd=cwd, timeout=SECONDS,
+             env={**inherited, "PYTHONPATH": str(ROOT), **environment})
   assert done.returncode == status, done.stdout + done.stderr
   return done
 
 
 def launched(cluster: Iterable[str], module: str, *words: str, bindings: Iterable[str] = (),
              **options) -> subprocess.CompletedProcess:
-  """Runs a module in the processes of a cluster, such as `["--workers=2"]`; else as `python`."""
-  return python("-m", "replicator.launch", *cluster, "--", sys.executable, "-m", module, *words,
+  """Runs a module in the processes of a cluster, such as `["--workers=2"]`; else as `forked`."""
+  return forked("-m", "replicator.launch", *cluster, "--", sys.executable, "-m", module, *words,
                 *(f"--gin_param={binding}" for binding in bindings), **options)
 
 

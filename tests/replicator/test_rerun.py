@@ -11,7 +11,7 @@ from replicator import rerun
 from replicator.errors import UsageError
 from replicator.workdir import provenance
 from tests.programs.logs import rows
-from tests.programs.processes import python
+from tests.programs.processes import forked
 
 CLUSTER = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]},
            "task": {"type": "worker", "index": 0}}
@@ -240,11 +240,11 @@ def test_a_repeated_run_of_two_processes_has_the_same_numbers(tmp_path):
   (tmp_path / "base.gin").write_text(
       "train.steps = 4\ntrain.log_every = 1\ntrain.global_batch_size = 8\n"
       "Regression.norm = 'global'\n")
-  python("-m", "replicator.launch", "--workers=2", "--", sys.executable, "my_step.py",
+  forked("-m", "replicator.launch", "--workers=2", "--", sys.executable, "my_step.py",
          "--gin_file=base.gin", "--gin_param=Replicator.strategy = 'multi_worker_mirrored'",
          "--gin_param=train.seed = 7", "--workdir=run", cwd=tmp_path)
   (tmp_path / "base.gin").write_text("train.steps = 99\n")  # Since then.
-  done = python("-m", "replicator.rerun", "run", "--workdir=again", "--yes", cwd=tmp_path)
+  done = forked("-m", "replicator.rerun", "run", "--workdir=again", "--yes", cwd=tmp_path)
   assert "running again in" in done.stdout
   assert rows(tmp_path / "again") == rows(tmp_path / "run")
   assert len(rows(tmp_path / "again")) == 4

@@ -16,7 +16,7 @@ from replicator.errors import Preempted
 from replicator.workdir import lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
-from tests.programs.processes import python
+from tests.programs.processes import forked, python
 from tests.replicator.app.command_line import fails_with, flags, line_of, nothing, small
 
 # ---- How it begins ------------------------------------------------------------------------------
@@ -147,13 +147,13 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
 
 @pytest.mark.slow
 def test_a_stopped_run_prints_the_command_that_resumes_it(unbroken, tmp_path):
-  stopped = python("-m", "tests.programs.two_networks", *flags("two_networks.stop_at = 5"),
+  stopped = forked("-m", "tests.programs.two_networks", *flags("two_networks.stop_at = 5"),
                    cwd=tmp_path, status=42)
   assert stopped.stderr == ""
   last = stopped.stdout.splitlines()[-1]
   said = re.fullmatch("stopped at step 6, which is saved; to resume: python (.*)", last)
   assert said
-  resumed = python(*shlex.split(said[1]), cwd=tmp_path)
+  resumed = forked(*shlex.split(said[1]), cwd=tmp_path)
   assert resumed.stderr == ""
   assert "resumed at step 6" in resumed.stdout.splitlines()
   (workdir,) = (tmp_path / "runs").iterdir()

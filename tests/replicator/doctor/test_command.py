@@ -15,7 +15,7 @@ from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check, resume_check
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from tests.programs import planted_bugs
-from tests.programs.processes import python
+from tests.programs.processes import forked
 from tests.replicator.doctor.checks import SMALL
 
 
@@ -23,7 +23,7 @@ from tests.replicator.doctor.checks import SMALL
 def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):
   source = pathlib.Path(planted_bugs.__file__).read_text()
   (tmp_path / "my_step.py").write_text(source)
-  done = python("-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}", "--steps=2",
+  done = forked("-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}", "--steps=2",
                 f"--gin_param={SMALL[0]}")
   title, _, *rows, conclusion = done.stdout.splitlines()
   assert "my_step.py: 2 steps of 8 examples in float64" in title

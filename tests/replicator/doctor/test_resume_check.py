@@ -15,7 +15,7 @@ from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, ca
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from tests.programs import planted_bugs
-from tests.programs.processes import python
+from tests.programs.processes import forked
 
 # ---- The first mismatch -------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, cap
 
 
 def check(*params: str, status: int = 0) -> str:
-  done = python("-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
+  done = forked("-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
                 "--check_resume", "--steps=4", "--gin_param=train.global_batch_size = 8",
                 *(f"--gin_param={param}" for param in params), status=status)
   assert done.stderr == ""

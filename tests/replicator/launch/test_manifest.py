@@ -13,6 +13,7 @@ from replicator.app import config
 from replicator.cluster import managers
 from replicator.launch import __main__
 from tests.programs import two_networks
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT, SECONDS
 
@@ -92,6 +93,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
   settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
               "train.eval_every = 0", "train.precision = 'float64'"]

@@ -10,6 +10,7 @@ import pytest
 
 from replicator import launch
 from replicator.checkpoints import checkpoint
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT, SECONDS, wait_until
 from tests.replicator.launch import clusters
@@ -85,9 +86,7 @@ print("ready"); work()
 
 def pid_of_worker(launcher: int, index: int) -> int:
   children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-  (pid,) = (int(pid) for pid in children if f'"index": {index}' in
-            pathlib.Path(f"/proc/{pid}/environ").read_text().partition("TF_CONFIG=")[2])
-  return pid
+  return sorted(map(int, children))[index]  # In the order of their starts.
 
 
 def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
@@ -102,6 +101,7 @@ def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
   unbroken = train(tmp_path / "unbroken")
   _, err = unbroken.communicate(timeout=SECONDS)

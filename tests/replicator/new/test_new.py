@@ -1,13 +1,11 @@
 """New projects: what is written, and that it trains, is proved and runs as a notebook."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from replicator.new.__main__ import main
-from tests.programs.processes import python
+from tests.programs.processes import forked
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ def test_a_new_project_trains_as_its_notebook(folder):
   project = folder / "mine"
   cells = json.loads((project / "mine.ipynb").read_text())["cells"]
   code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
-  python("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
+  forked("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
   assert len(list((project / "runs" / "notebook" / "samples").glob("*.png"))) == 2
 
 
@@ -55,7 +53,7 @@ def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
 @pytest.mark.slow
 def test_a_copy_of_an_experiment_trains(folder):
   main(["mine", "--from=sngan"])
-  python("-m", "experiments.mine", "--gin_file=mine.gin", "--gin_param=train.steps = 1",
+  forked("-m", "experiments.mine", "--gin_file=mine.gin", "--gin_param=train.steps = 1",
          "--gin_param=train.eval_every = 0", "--eager", cwd=folder / "mine")
 
 
@@ -75,6 +73,4 @@ def test_what_cannot_be_written_is_one_line(folder, words, line, capsys):
 @pytest.mark.slow
 def test_the_proofs_of_a_project_pass(folder):
   main(["mine"])
-  done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-                        cwd=folder / "mine", capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stdout
+  forked("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder / "mine")

@@ -18,7 +18,7 @@ from replicator import atomic
 from replicator.storage.mirror import Mirror
 from replicator.workdir.reader import TIMES
 from tests.programs.logs import rows
-from tests.programs.processes import python, wait_until
+from tests.programs.processes import forked, wait_until
 
 SETTING = ["train.steps = 50", "train.global_batch_size = 4", "train.log_every = 1",
            "train.checkpoint_every = 2", "train.eval_every = 0", "Checkpoints.keep_last = 2"]
@@ -86,10 +86,10 @@ def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_pa
   """
   flags = [f"--gin_param={binding}" for binding in SETTING]
   program = ["-m", "tests.programs.killed_pushing"]
-  python(*program, 0, 0, tmp_path, f"--workdir={tmp_path / 'whole'}", *flags)
+  forked(*program, 0, 0, tmp_path, f"--workdir={tmp_path / 'whole'}", *flags)
   copies = tmp_path / "copies"
   copies.mkdir()
-  shown = python(*program, 10, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
+  shown = forked(*program, 10, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
   assert len(re.findall(r"killed at write \d+: torn 1", shown)) >= 5
   steps = [newest(copies / str(number)) for number in range(10)]
   assert steps == sorted(steps) and len({*steps}) > 3, steps

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from replicator import launch
+from tests.programs.forks import in_a_fork
 from tests.programs.processes import ROOT, SECONDS, python, wait_until
 
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
@@ -124,6 +125,7 @@ def kill_in_the_middle_of_a_step(process: int) -> None:
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_one_core_is_enough(tmp_path):
   core = min(os.sched_getaffinity(0))
   done = subprocess.run(
@@ -137,6 +139,7 @@ def test_one_core_is_enough(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_workers_die_and_join_again(tmp_path):
   run = Run(tmp_path, "train.steps = 300", "train.log_every = 10", "train.eval_every = 0",
             "train.checkpoint_every = 0", "train.global_batch_size = 8")
@@ -169,6 +172,7 @@ def test_workers_die_and_join_again(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_processes_that_a_manager_numbers_train_and_end_by_themselves(tmp_path):
   addresses = launch.tf_configs(workers=4)[0]["cluster"]["worker"]
   environment = {**os.environ, "REPLICATOR_HOSTS": ",".join(addresses)}

@@ -7,6 +7,7 @@ import pytest
 from replicator import launch, train
 from replicator.app import config
 from tests.programs import fragile
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.workers import ended, has_logged, running
 
@@ -14,6 +15,7 @@ FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
   settings = ["train.steps = 4", "train.global_batch_size = 4", "train.log_every = 1",
               "train.eval_every = 0"]
@@ -33,6 +35,7 @@ def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
   addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
   with running(tmp_path, *[FOREVER] * 3, addresses=addresses) as (first, second, third):
@@ -45,6 +48,7 @@ def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
   addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
   settings = [*FOREVER, "Replicator.stuck_timeout = 10.0"]
@@ -58,6 +62,7 @@ def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_worker_that_never_comes_is_named(tmp_path):
   addresses = launch.tf_configs(2)[0]["cluster"]["worker"]
   settings = [*FOREVER, "Replicator.join_timeout = 2.0"]
@@ -71,6 +76,7 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_workers_with_other_settings_are_refused_by_all(tmp_path):
   with running(tmp_path, FOREVER, [*FOREVER, "train.seed = 7"]) as workers:
     for worker in workers:

@@ -15,7 +15,7 @@ from replicator.storage import mirror, urls
 from replicator.workdir import lock, reader, remote
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
-from tests.programs.processes import python, wait_until
+from tests.programs.processes import forked, wait_until
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.runs import train
 from tests.replicator.workdir.test_lock import ELSEWHERE
@@ -188,9 +188,9 @@ def test_what_reads_a_workdir_takes_a_url(url, tmp_path, monkeypatch, capsys):
 def test_a_command_line_names_a_url(url, tmp_path):
   command = ["-m", "tests.programs.fragile", f"--workdir={url}", "--take_over",
              "--gin_param=train.steps = 4", "--gin_param=train.global_batch_size = 4"]
-  done = python(*command, TMPDIR=str(tmp_path))
+  done = forked(*command, TMPDIR=str(tmp_path))
   assert f"workdir     {url}\n" in done.stdout
-  failed = python(*command, "--gin_param=train.steps = 8", status=1, TMPDIR=str(tmp_path))
+  failed = forked(*command, "--gin_param=train.steps = 8", status=1, TMPDIR=str(tmp_path))
   assert "resumed at step 4" in failed.stdout
   assert f"its batch and numbers are in {url}/failures/step-00000006" in failed.stderr
   assert (tmp_path / "store" / "run" / "failures" / "step-00000006" / "batch.npz").exists()
@@ -200,5 +200,5 @@ def test_a_command_line_names_a_url(url, tmp_path):
   again = rerun.make_command(run, rerun.read_facts(run), f"{url}-rerun")
   assert again[-2:] == [f"--gin_file={run}/config.gin", f"--workdir={url}-rerun"]
   assert rerun.main([url]) == 2  # Its command is not started unseen.
-  refused = python(*command[:2], "--workdir=s3:/bucket/run", status=2)
+  refused = forked(*command[:2], "--workdir=s3:/bucket/run", status=2)
   assert "error: s3:/bucket/run: write s3://..., as a string" in refused.stderr

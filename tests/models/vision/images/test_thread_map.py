@@ -91,7 +91,7 @@ def collected_in_threads():
 
 
 @pytest.mark.usefixtures("collected_in_threads")
-@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_no_thread_waits_for_its_own_image_when_a_run_ends_or_rolls_back(times, tmp_path):
   for number in range(times):
     config.parse([], ["train.steps = 4", "train.global_batch_size = 128", "train.eval_every = 0",
