@@ -69,18 +69,17 @@ def test_the_evaluation_probes_the_encoder_on_held_out_images(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_digits_job_learns_samples_and_codes(tmp_path):
-  # A fifth of its steps, of half of its images and with narrower networks: all take minutes.
+def test_the_digits_job_learns_codes_that_a_linear_probe_reads(tmp_path):
   config.parse([str(ROOT / "configs" / "bigbigan_digits.gin")], [
-      "train.steps = 400", "train.eval_every = 400", "train.global_batch_size = 64",
-      "BigGANDiscriminator.width = 8", "BigBiGANEncoder.width = 8",
-      "LinearDecay.learning_rate = 1e-3", "LinearDecay.start = 200", "LinearDecay.updates = 400",
-      "discriminator/LinearDecay.start = 400", "discriminator/LinearDecay.updates = 800"])
+      "train.steps = 800", "train.eval_every = 200", "LinearDecay.start = 400",
+      "LinearDecay.updates = 800", "discriminator/LinearDecay.start = 800",
+      "discriminator/LinearDecay.updates = 1600"])
   bigbigan.bigbigan(str(tmp_path))
-  first, last = (row for row in rows(tmp_path) if "eval/probe_accuracy" in row)
-  assert last["step"] == 400 and last["eval/classes_covered"] == 10
-  assert (last["eval/classifier_frechet_distance"]
-          < 0.1 * first["eval/classifier_frechet_distance"])
-  # The encoder finds the codes of images that nothing was trained on.
-  assert last["eval/reconstruction_error"] < 0.55 * first["eval/reconstruction_error"]
-  assert last["eval/probe_accuracy"] > 0.7
+  evaluations = [row for row in rows(tmp_path) if "eval/probe_accuracy" in row]
+  first, *_, before_last, last = evaluations
+  # A single evaluation moves by two points where another machine rounds differently: their mean.
+  # Before the training it is 0.847.
+  assert [before_last["step"], last["step"]] == [600, 800]
+  assert np.mean([row["eval/probe_accuracy"] for row in (before_last, last)]) >= 0.86
+  assert last["eval/classes_covered"] == 10
+  assert last["eval/reconstruction_error"] < 0.5 * first["eval/reconstruction_error"]
