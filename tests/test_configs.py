@@ -22,6 +22,7 @@ from experiments.sac import sac
 from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from experiments.td3 import td3
+from experiments.vqgan import vqgan
 from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
@@ -32,7 +33,7 @@ from tests.programs.logs import rows
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac, "td3": td3}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
-             "wgangp": gan}
+             "vqgan": vqgan, "wgangp": gan}
 TRAINED = {"d4pg_pendulum", *(tiny.file for tiny in GANS.values())}  # In tests/experiments.
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
@@ -106,6 +107,7 @@ TINY = {
                  "PatchDiscriminator.width = 2", "Replicator.jit_compile = False"],
     "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
     "r3gan": R3GAN,
+    "vqgan": ["VQGANAutoencoder.width = 2", "PatchDiscriminator.width = 2"],
     "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
               "Encoder.width = 0.0625", "SNGAN.discriminator_updates = 1"],
 }

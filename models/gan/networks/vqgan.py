@@ -1,0 +1,94 @@
+"""The autoencoder of VQGAN (Esser et al. 2021, arXiv:2012.09841, table 7), without attention."""
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.gan.networks.building import SameShape, build_chain, call_chain, check_images
+from models.gan.networks.normalization import LayerNorm
+from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
+from models.gan.networks.residual_blocks import plain_conv
+from replicator import UsageError
+from replicator.errors import at_least_one
+
+
+@gin.configurable
+class VQGANAutoencoder(keras.Model):
+  """Maps images to smaller maps of vectors and back; a quantizer stands between.
+
+  Each residual block is x + conv(relu(norm(conv(relu(norm(x)))))) with convolutions of 3x3 pixels,
+  where the norm is over all of an example. The paper has norms of 32 groups of channels and swish.
+
+  Args:
+    resolution: pixels.
+    channels: 1 for gray, 3 for color images.
+    dim: the number of channels of the vectors.
+    width: the number of channels at the full size, which doubles where the size is halved; 128 in
+      the paper.
+    halvings: how often the encoder halves the size, and the decoder doubles it.
+    blocks: residual blocks at each size; 2 in the paper.
+
+  Attributes:
+    last: the last layer of the decoder, a convolution.
+
+  Raises:
+    UsageError: a number is below 1, so many halvings leave no map of whole pixels, or images have
+      another size.
+  """
+
+  def __init__(self, resolution: int, channels: int, dim: int, width: int = 128,
+               halvings: int = 4, blocks: int = 2):
+    super().__init__(autocast=False)
+    at_least_one("VQGANAutoencoder", width=width, halvings=halvings, blocks=blocks)
+    if resolution % 2 ** halvings:
+      raise UsageError(f"VQGANAutoencoder.halvings = {halvings}: {resolution} pixels cannot be "
+                       "halved so often; write fewer")
+    widths = [width * 2 ** i for i in range(halvings + 1)]
+    residual = lambda filters: [_NormalizedBlock(filters) for _ in range(blocks)]
+    self.image_shape = (resolution, resolution, channels)
+    self.last = plain_conv(channels, 3, _glorot)
+    self.encoder = [
+        plain_conv(width, 3, _glorot),
+        *(layer for filters in widths[1:] for layer in (
+            *residual(filters // 2), ConvDownsample2D(filters))),
+        *residual(widths[-1]), LayerNorm(), keras.layers.ReLU(), plain_conv(dim, 1, _glorot)]
+    self.decoder = [
+        plain_conv(widths[-1], 3, _glorot), *residual(widths[-1]),
+        *(layer for filters in widths[-2::-1] for layer in (
+            UpsampleConv2D(filters), *residual(filters))),
+        LayerNorm(), keras.layers.ReLU(), self.last]
+    build_chain(self.decoder, build_chain(self.encoder, (None, *self.image_shape)))
+    self.built = True
+
+  def encode(self, images: tf.Tensor) -> tf.Tensor:
+    """Vectors, float32 (float64 under its policy): `[n, resolution, resolution, channels]` ->
+    `[n, h, w, dim]`.
+    """
+    check_images("VQGANAutoencoder", self.image_shape, images)
+    with tf.name_scope("encoder"):
+      return tf.cast(call_chain(self.encoder, images), self.variable_dtype)
+
+  def decode(self, codes: tf.Tensor) -> tf.Tensor:
+    """Images, about in [-1, 1], from `[n, h, w, dim]`; nothing bounds them."""
+    with tf.name_scope("decoder"):
+      return tf.cast(call_chain(self.decoder, codes), self.variable_dtype)
+
+
+class _NormalizedBlock(SameShape):
+  """A residual block that keeps the number of channels."""
+
+  def __init__(self, filters: int):
+    super().__init__()
+    self.trunk = [layer for _ in range(2) for layer in (
+        LayerNorm(), keras.layers.ReLU(), plain_conv(filters, 3, _glorot))]
+
+  def build(self, input_shape: tuple) -> None:
+    build_chain(self.trunk, input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    return inputs + call_chain(self.trunk, inputs)
+
+
+def _glorot(size: int) -> str:
+  del size
+  return "glorot_uniform"

@@ -1,0 +1,203 @@
+"""VQGAN: its updates are those of the formulas, on any number of replicas."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import replicator
+from experiments import vqgan
+from models.gan.networks.quantizers import FSQ, Codebook
+from models.vision.images.image_source import InMemoryImages
+from replicator.app import config
+from replicator.step import context
+from tests.experiments.tiny_gans import MIRRORED
+from tests.programs.capabilities import eagerly
+from tests.programs.closeness import close
+from tests.programs.logs import rows
+
+RATE, DIM = 0.5, 2
+IMAGES = np.random.default_rng(0).integers(0, 256, [8, 2, 2, 1]).astype(np.uint8)
+
+
+class Linear(keras.Model):
+  """An autoencoder of two linear layers, with two vectors between them."""
+
+  def __init__(self, **_):
+    super().__init__()
+    self.first, self.last = keras.layers.Dense(2 * DIM), keras.layers.Dense(4)
+    self.first.build((None, 4))
+    self.last.build((None, 2 * DIM))
+    self.built = True
+
+  def encode(self, images):
+    return tf.reshape(self.first(tf.reshape(images, [-1, 4])), [-1, 1, 2, DIM])
+
+  def decode(self, codes):
+    return tf.reshape(self.last(tf.reshape(codes, [-1, 2 * DIM])), [-1, 2, 2, 1])
+
+
+class Critic(keras.Model):
+  """A discriminator with one hidden layer."""
+
+  def __init__(self, **_):
+    super().__init__()
+    self.trunk = [keras.layers.Flatten(), keras.layers.Dense(3), keras.layers.LeakyReLU(0.25),
+                  keras.layers.Dense(1)]
+    self.trunk[1].build((None, 4))
+    self.trunk[3].build((None, 3))
+    self.built = True
+
+
+def made(quantizer) -> vqgan.VQGAN:
+  keras.utils.set_random_seed(0)
+  return vqgan.VQGAN((2, 2, 1), lambda: keras.optimizers.SGD(RATE), quantizer, Linear, Critic,
+                     adversarial_weight=0.8, feature_weight=0.3)
+
+
+def codebook() -> Codebook:
+  return Codebook(4, DIM, restart_below=0.9)
+
+
+def losses_of(values, images, codes):
+  """The losses and the vectors of weights, which may be complex, with constant `codes`."""
+  where, size = (lambda x, below: np.where(x.real > 0, x, below * x)), np.size
+  e, e_bias, w, w_bias, d, d_bias, s, s_bias = values
+  vectors = images @ e + e_bias
+  made = (vectors + (codes - vectors.real)) @ w + w_bias
+  features = [where(x @ d + d_bias, 0.25) for x in (images, made)]
+  real, fake = (x @ s + s_bias for x in features)
+  distance = lambda x, y: where(x - y, -1).sum() / size(x)
+  return {"reconstruction": distance(images, made) + 0.3 * distance(*features),
+          "commitment": 0.25 * ((vectors - codes) ** 2).sum() / size(vectors),
+          "adversarial": -fake.mean(),
+          "discriminator": (where(1 - real, 0).mean() + where(1 + fake, 0).mean()) / 2}, vectors
+
+
+def gradients_of(name, values, *given):
+  """Exact to rounding: the imaginary part after an imaginary step of 1e-30."""
+  found = [np.zeros(v.shape) for v in values]
+  for gradient, place in [(g, i) for g in range(len(values)) for i in np.ndindex(values[g].shape)]:
+    moved = [v.astype(complex) for v in values]
+    moved[gradient][place] += 1e-30j
+    found[gradient][place] = losses_of(moved, *given)[0][name].imag / 1e-30
+  return found
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
+  config.parse([], [f"microbatch.n = {parts}"])
+  step = made(codebook)
+  variables = [*step.autoencoder.trainable_variables, *step.discriminator.trainable_variables]
+  before, book = [v.numpy() for v in variables], step.quantizer.codes.numpy()
+  images = IMAGES.reshape(8, 4) / 127.5 - 1
+  vectors = losses_of(before, images, 0)[1].reshape(16, DIM)
+  nearest = ((vectors[:, None] - book) ** 2).sum(2).argmin(1)
+  given = images, book[nearest].reshape(8, 2 * DIM)
+  losses, _ = losses_of(before, *given)
+  of = {name: gradients_of(name, before, *given) for name in losses}
+  norm_of = lambda name: np.linalg.norm(of[name][2])  # By the kernel of the last layer.
+  weight = 0.8 * norm_of("reconstruction") / (norm_of("adversarial") + 1e-4)
+  with context.entered(tf.constant(0, tf.int64)):
+    found = step({"image": tf.constant(IMAGES)})
+  usage = np.bincount(nearest, minlength=4) / 16
+  used = usage[usage > 0]
+  expected = {**losses, "weight": weight, "perplexity": np.exp(-(used * np.log(used)).sum()),
+              "generator": (losses["reconstruction"] + losses["commitment"]
+                            + weight * losses["adversarial"])}
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    close(found[name], value, 1e-9, name)
+  for i, (variable, value) in enumerate(zip(variables, before, strict=True)):
+    gradient = (of["reconstruction"][i] + of["commitment"][i] + weight * of["adversarial"][i]
+                if i < 4 else of["discriminator"][i])
+    close(variable.numpy(), value - RATE * gradient, 1e-9, variable.path)
+  lowest = 0.9 / 4
+  shares = 0.99 * lowest + 0.01 * usage
+  sums = 0.99 * lowest * book + 0.01 * (nearest == np.arange(4)[:, None]) @ vectors / 16
+  close(step.quantizer.codes, sums / shares[:, None], 1e-9)
+
+
+def trained(tmp_path, make, *bindings) -> np.ndarray:
+  """The losses of three steps; codes are restarted in the second."""
+  config.parse([], list(bindings))
+  workdir = tmp_path / str(len(list(tmp_path.iterdir())))
+  with contextlib.nullcontext() if bindings else eagerly():
+    replicator.train(
+        lambda: made(make), InMemoryImages(np.tile(IMAGES, [3, 1, 1, 1]), np.zeros(24), ("all",)),
+        workdir=str(workdir), steps=3, global_batch_size=8, precision="float64", log_every=1,
+        checkpoint_every=0)
+  return np.array([[row[name] for name in ("generator", "discriminator", "weight", "perplexity")]
+                   for row in rows(workdir)])
+
+
+@pytest.mark.parametrize("make, bindings", [
+    (codebook, MIRRORED[2]),
+    pytest.param(codebook, MIRRORED[4], marks=pytest.mark.slow),
+    pytest.param(codebook, [*MIRRORED[2], "microbatch.n = 2"], marks=pytest.mark.slow),
+    pytest.param(lambda: FSQ((5, 4)), MIRRORED[2], marks=pytest.mark.slow)])
+def test_replicas_do_not_change_the_training(make, bindings, tmp_path):
+  one, several = trained(tmp_path, make), trained(tmp_path, make, *bindings)
+  np.testing.assert_allclose(several, one, rtol=1e-9)
+
+
+class LocalStatistics(Codebook):
+  """A codebook with a mistake: each replica's averages are those of its own examples."""
+
+  def __call__(self, vectors, training=False):
+    found = super().__call__(vectors, training)
+    self.own = found.means
+    return found
+
+  def update(self, means):
+    super().update(self.own)
+
+
+class LocalRestarts(Codebook):
+  """A codebook with a mistake: each replica restarts dead codes with vectors of its own."""
+
+  def __call__(self, vectors, training=False):
+    self.own = tf.reshape(vectors, [-1, self.dim])[:self.num_codes]
+    return super().__call__(vectors, training)
+
+  def update(self, means):
+    self.pool.past = lambda: (self.own, tf.ones([self.num_codes], tf.bool))
+    super().update(means)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistaken", [LocalStatistics, LocalRestarts])
+def test_a_codebook_of_one_replica_is_found(mistaken, tmp_path):
+  make = lambda: mistaken(4, DIM, restart_below=0.9)
+  one, two = trained(tmp_path, make), trained(tmp_path, make, *MIRRORED[2])
+  np.testing.assert_allclose(two[0], one[0], rtol=1e-9)
+  assert not np.allclose(two[-1], one[-1], rtol=1e-3)
+
+
+def test_reconstructions_are_measured(monkeypatch, tmp_path):
+  class Metrics:
+    description = "measured"
+
+    def __init__(self, source, folder):
+      assert folder == str(tmp_path)
+
+    def measure(self, generate):
+      np.testing.assert_allclose(generate(40, slice(5)), decoded[:5])
+      return {"frechet_distance": 3.0}
+
+  monkeypatch.setattr(vqgan, "FeatureMetrics", Metrics)
+  images = np.tile(IMAGES, [5, 1, 1, 1])
+  step = made(lambda: FSQ((5, 4)))
+  decoded, indices = step.reconstruct(images)
+  evaluation = vqgan.ReconstructionEvaluator(
+      InMemoryImages(images, np.zeros(40), ("all",)), str(tmp_path))(step)
+  made_images = np.clip(np.round((decoded.numpy() + 1) * 127.5), 0, 255)
+  psnr = 10 * np.log10(255 ** 2 / ((images - made_images) ** 2).mean((1, 2, 3))).mean()
+  usage = np.bincount(indices.numpy().ravel(), minlength=20) / 80
+  used = usage[usage > 0]
+  assert evaluation.scalars == pytest.approx({
+      "psnr": psnr, "perplexity": np.exp(-(used * np.log(used)).sum()),
+      "used_codes": len(used) / 20, "reconstruction_frechet_distance": 3.0}, rel=1e-5)
+  assert evaluation.picture.dtype == np.uint8
