@@ -1,4 +1,4 @@
-"""D4PG, DDPG, TD3 and SAC: the strategy does not change their training, and runs resume exactly."""
+"""Agents: the strategy does not change their training, and runs resume exactly."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, sac, td3
+from experiments import d4pg, dqn, ppo, sac, td3
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
 from replicator import Replicator, UsageError
@@ -17,14 +17,20 @@ from replicator.step import context
 from tests.programs import logs
 from tests.programs.processes import ROOT, launched
 
-SMALL = [
+_COMMON = [
     "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
     "train.eval_every = 0", "train.checkpoint_every = 10", "train.steps = 10",
-    "train.global_batch_size = 16", "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
-    "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
-    "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
+    "train.global_batch_size = 16", "Environments.number = 2", "Environments.episode_steps = 25",
     "EpisodeEvaluator.episodes = 2"]
-MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac, "td3": td3.td3}
+_REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
+             "Actor.random_steps = 40", "Replay.capacity = 80"]
+SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
+SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
+            "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
+                    "Rollouts.epochs = 2"]}
+MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
+         "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
+         "ppo_pendulum": ppo.ppo}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -36,7 +42,10 @@ PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
 
 def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
-  config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])
+  """Trains as a configuration says, that of the pendulum if none is named."""
+  agent = agent if "_" in agent else f"{agent}_pendulum"
+  small = SMALL_OF.get(agent.split("_")[0], SMALL)
+  config.parse([str(ROOT / "configs" / f"{agent}.gin")], [*small, *bindings])
   MAINS[agent](str(workdir))
   return logs.rows(workdir)
 
@@ -85,7 +94,10 @@ def one_device(tmp_path_factory):
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("sac", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("sac", "central storage 2", XLA, marks=pytest.mark.slow),
-    pytest.param("td3", "mirrored 2", XLA, marks=pytest.mark.slow)])
+    pytest.param("td3", "mirrored 2", XLA, marks=pytest.mark.slow),
+    pytest.param("dqn_cartpole", "mirrored 2", XLA, marks=pytest.mark.slow),
+    ("ppo", "mirrored 2", []),
+    pytest.param("ppo_cartpole", "mirrored 2", XLA, marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
   plainly = [binding for binding in more if binding not in XLA]
@@ -150,6 +162,9 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.parametrize("agent, more", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]]),
     ("td3", ["train.steps_per_call = 2", "train.log_every = 2"]),
+    ("dqn_cartpole", ["train.eval_every = 2", "train.steps_per_call = 2", "train.log_every = 2"]),
+    ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]]),  # It ends within a rollout.
+    ("ppo_cartpole", []),
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"])])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, tmp_path):
   train(agent, tmp_path / "whole", *more, "train.steps = 20")
@@ -175,6 +190,21 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
   # Each stream stores 40 timesteps. The last 5 have no return yet, and ends are no transitions.
   assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
   assert "eval/return" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("config_name, name, words", [
+    ("sac_pendulum", "CartPole-v1", r"Discrete\(2\), and this agent's are continuous; .* a Box"),
+    ("td3_pendulum", "CartPole-v1", "continuous"), ("d4pg_pendulum", "CartPole-v1", "continuous"),
+    ("dqn_cartpole", "Pendulum-v1", "a Box, and this agent's are discrete; .* are Discrete, such")])
+def test_actions_of_another_kind_are_refused(config_name, name, words, tmp_path):
+  with pytest.raises(UsageError, match=f"^Environments.name = '{name}': its actions are .*{words}"):
+    train(config_name, tmp_path, f"Environments.name = '{name}'")
+
+
+def test_ppo_refuses_actors_that_are_behind_it(tmp_path):
+  with pytest.raises(UsageError, match=r"^make_actor.processes = 2: this agent learns from what "
+                                       "its present policy does, .*; write 0"):
+    train("ppo", tmp_path, "make_actor.processes = 2")
 
 
 def test_a_start_before_the_first_transition_is_refused(tmp_path):
@@ -228,7 +258,7 @@ def test_an_agent_without_target_networks_is_refused(agent, network):
 def test_actions_are_in_range_and_deterministic_without_noise():
   observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
   noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)
-  for kind in MAINS:
+  for kind in ("d4pg", "ddpg", "sac", "td3"):
     agent = make(kind)
     assert np.abs(agent.act(observations, noise)).max() <= 1.0
     assert np.std(agent.act(observations, noise)) > 0.5
