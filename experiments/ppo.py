@@ -51,7 +51,7 @@ class PPO(tf.Module):
     self.clip, self.entropy = clip, entropy
     self.normalizer = Normalizer(shape)
     self.policy, self.critic = policy(shape, action_size), critic(shape, 1)
-    self.actions = (Categorical if environments.discrete else Gaussian)(action_size)
+    self.actions = Categorical() if environments.discrete else Gaussian(action_size)
     self.replay = Rollouts(shape, action_size, environments.number, self.evaluate,
                            random.seed_of("rollouts"))
     self.actor = agents.make_actor(environments, self.replay, self.normalizer)

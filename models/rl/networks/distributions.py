@@ -42,20 +42,10 @@ def epsilon_greedy(values: tf.Tensor, epsilon: tf.Tensor) -> tf.Tensor:
 
 
 class Categorical:
-  """Distributions of discrete actions, described by logits `[n, k]`.
-
-  Args:
-    size: k.
-  """
+  """Distributions of discrete actions, described by logits `[n, k]`."""
 
   trainable_variables: tuple[keras.Variable, ...] = ()
-
-  def __init__(self, size: int):
-    del size  # The logits say it.
-
-  def draw(self, logits: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """See `draw`."""
-    return draw(logits, noise)
+  draw = staticmethod(draw)
 
   def log_probability(self, logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Of actions: `[n, k], [n, k] -> [n]`."""

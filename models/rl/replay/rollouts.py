@@ -114,7 +114,7 @@ class Rollouts(tf.Module):
       UsageError: calls of `train.steps_per_call` steps do not begin where a rollout is due.
     """
     rollout, behind = divmod(training_step, self.updates)
-    if behind and rollout == int(replicated.read(self.number)):
+    if int(replicated.read(self.number)) != rollout + bool(behind):
       raise UsageError("train.steps_per_call: must divide the training steps between two rollouts, "
                        f"Rollouts.epochs * {self.updates // self._epochs} minibatches = "
                        f"{self.updates}")

@@ -44,5 +44,5 @@ def test_probabilities_and_entropies(float64):
                              mean + np.exp([0.3, -0.2]) * action)
   p = np.array([[0.2, 0.3, 0.5]])
   logits = tf.constant(np.log(p) + 7.0)
-  np.testing.assert_allclose(Categorical(3).log_probability(logits, np.eye(3)[[1]]), np.log([0.3]))
-  np.testing.assert_allclose(Categorical(3).entropy(logits), stats.entropy(p.T))
+  np.testing.assert_allclose(Categorical().log_probability(logits, np.eye(3)[[1]]), np.log([0.3]))
+  np.testing.assert_allclose(Categorical().entropy(logits), stats.entropy(p.T))

@@ -95,6 +95,8 @@ def test_other_steps_take_the_places_of_those_that_failed(rollouts):
 
 def test_a_rollout_is_due_after_its_updates_and_must_not_be_late(rollouts):
   assert rollouts.environment_steps(0) == 20
+  with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
+    rollouts.environment_steps(30)
   rollouts.insert(timesteps(FLAGS[:4]))
   assert [rollouts.environment_steps(step) for step in (14, 15)] == [20, 40]
   with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
