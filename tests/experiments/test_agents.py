@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from experiments import d4pg, dqn, ppo, sac, td3
+from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
 from replicator import Replicator, UsageError
@@ -41,12 +42,16 @@ XLA = ["Replicator.jit_compile = True"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
 
-def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
-  """Trains as a configuration says, that of the pendulum if none is named."""
+def configure(agent: str, *bindings: str) -> str:
+  """Reads a configuration, that of the pendulum if none is named; returns its name."""
   agent = agent if "_" in agent else f"{agent}_pendulum"
   small = SMALL_OF.get(agent.split("_")[0], SMALL)
   config.parse([str(ROOT / "configs" / f"{agent}.gin")], [*small, *bindings])
-  MAINS[agent](str(workdir))
+  return agent
+
+
+def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
+  MAINS[configure(agent, *bindings)](str(workdir))
   return logs.rows(workdir)
 
 
@@ -106,7 +111,7 @@ def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one
 
 @pytest.mark.parametrize("kind, critics", [(d4pg.D4PG, "critic"), (sac.SAC, "critics")])
 def test_transitions_teach_the_critics_by_their_weights(kind, critics, monkeypatch):
-  config.parse([str(ROOT / "configs" / f"{kind.__name__.lower()}_pendulum.gin")], SMALL)
+  configure(kind.__name__.lower())
   agent = kind(Environments())
   draw = np.random.default_rng(0).normal
   rows = [draw(size=shape).astype(np.float32)
@@ -217,10 +222,9 @@ def test_a_start_before_the_first_transition_is_refused(tmp_path):
 
 
 def make(kind: str, *bindings: str):
-  config.parse([str(ROOT / "configs" / f"{kind}_pendulum.gin")], [*SMALL, *bindings])
-  environments = Environments()
-  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC,
-          "td3": td3.TD3}[kind](environments)
+  configure(kind, *bindings)
+  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC, "td3": td3.TD3,
+          "dqn_cartpole": dqn.DQN}[kind](Environments())
 
 
 def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
@@ -263,6 +267,21 @@ def test_actions_are_in_range_and_deterministic_without_noise():
     assert np.abs(agent.act(observations, noise)).max() <= 1.0
     assert np.std(agent.act(observations, noise)) > 0.5
     np.testing.assert_array_equal(*(agent.act(observations, 0 * noise) for _ in range(2)))
+
+
+def test_random_actions_become_rarer_with_environment_steps_in_other_processes_too():
+  agent = make("dqn_cartpole", "linear.final = 0.0", "linear.end = 100")
+  policy = ExportedPolicy(agent.act, (4,), "float32", 2)
+  act, load = imported(policy.graph, policy.weights())
+  draw = np.random.default_rng(0).normal
+  observations, noise = (draw(size=[2000, n]).astype(np.float32) for n in (4, 2))
+  for steps, share in ((0, 0.5), (50, 0.25), (100, 0.0)):  # Half of them are the greedy ones.
+    agent.actor.environment_steps.assign(steps)
+    load(policy.weights())
+    found = act(observations, noise)
+    np.testing.assert_array_equal(found, agent.act(observations, noise))
+    others = (found != agent.act(observations, 0 * noise).numpy()).any(1)
+    assert others.mean() == pytest.approx(share, abs=0.03)
 
 
 def test_densities_of_squashed_actions_sum_to_1():
