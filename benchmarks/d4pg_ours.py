@@ -19,7 +19,8 @@ from replicator.training.training_function import TrainingFunction
 # The properties of environments that the learner needs. Nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(
     name="random", number=1, observation_shape=(problem.OBSERVATION_SIZE,),
-    observation_dtype="float32", action_size=problem.ACTION_SIZE, episode_steps=1)
+    observation_dtype="float32", action_size=problem.ACTION_SIZE, discrete=False,
+    episode_steps=1)
 
 
 class Learner:

@@ -23,8 +23,7 @@ from models.rl import agents
 from models.rl.environments.environments import Environments
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
-from models.rl.networks.observation_normalizer import Normalizer
-from models.rl.replay.replay import Replay, Transitions
+from models.rl.replay.replay import Transitions
 from replicator import app
 
 
@@ -56,12 +55,9 @@ class D4PG(tf.Module):
     self.returns = returns()
     self.noise = noise
     self.action_gradient_norm = action_gradient_norm
-    self.normalizer = Normalizer(shape)
+    self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, action_size)
     self.critic = critic(shape, action_size, self.returns.outputs)
-    self.replay = Replay(shape, action_size, environments.number,
-                         observation_dtype=environments.observation_dtype)
-    self.actor = agents.make_actor(environments, self.replay, self.normalizer)
     self.optimizers = replicator.wrap_optimizers(optimizer, critic=self.critic, policy=self.policy)
     agents.check_target_networks(self.optimizers)
 

@@ -21,9 +21,9 @@ import tensorflow as tf
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
+from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
-from models.rl.networks.observation_normalizer import Normalizer
-from models.rl.replay.replay import Replay, Transitions
+from models.rl.replay.replay import Transitions
 from replicator import app, random
 
 
@@ -51,14 +51,11 @@ class SAC(tf.Module):
     shape, action_size = environments.observation_shape, environments.action_size
     self.action_size = action_size
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy
-    self.normalizer = Normalizer(shape)
+    self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, 2 * action_size)
     self.critics = [critic(shape, action_size, 1) for _ in range(2)]
     self.log_temperature = keras.Variable(math.log(temperature), name="log_temperature",
                                           dtype=keras.config.floatx())
-    self.replay = Replay(shape, action_size, environments.number,
-                         observation_dtype=environments.observation_dtype)
-    self.actor = agents.make_actor(environments, self.replay, self.normalizer)
     self.optimizers = replicator.wrap_optimizers(
         optimizer, critics=self.critics, policy=self.policy, temperature=self.log_temperature)
     agents.check_target_networks({"critics": self.optimizers["critics"]})
@@ -97,33 +94,25 @@ class SAC(tf.Module):
     density = -0.5 * tf.square(noise) - log_deviation - 0.5 * math.log(2.0 * math.pi) - squashed
     return tf.tanh(raw), tf.reduce_sum(density, 1)
 
-  def _values(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """The values of both critics: `[n, *shape], [n, a] -> [n, 2]`."""
-    return tf.concat([critic(observations, actions) for critic in self.critics], 1)
-
   def _update_critics(self, batch: Transitions, observations: tf.Tensor, noise: tf.Tensor
                       ) -> tf.Tensor:
     """Moves the critics towards the soft n-step return; returns the mean absolute errors [n]."""
     following = self.normalizer(batch.next_observation)
     actions, density = self._sample(following, noise)
     with self.optimizers["critics"].averaged_weights():
-      value = tf.reduce_min(self._values(following, actions), 1)
+      value = tf.reduce_min(two_critics.values(self.critics, following, actions), 1)
     soft_value = value - tf.exp(self.log_temperature.value) * density
-    target = (batch.reward + batch.discount * soft_value)[:, tf.newaxis]
-
-    def loss():
-      errors = self._values(observations, batch.action) - target
-      squares = tf.reduce_sum(tf.square(errors), 1)
-      return 0.5 * tf.reduce_mean(batch.weight * squares), tf.reduce_mean(tf.abs(errors), 1)
-
-    return self.optimizers["critics"].minimize(loss)[1]
+    return two_critics.update(
+        self.optimizers["critics"], self.critics, observations, batch.action,
+        batch.reward + batch.discount * soft_value, 0.5 * batch.weight)
 
   def _update_policy(self, observations: tf.Tensor, noise: tf.Tensor
                      ) -> tuple[tf.Tensor, tf.Tensor]:
     """Moves the policy up the soft value; returns the mean value [] and the entropy []."""
     def loss():
       actions, density = self._sample(observations, noise)
-      value = tf.reduce_mean(tf.reduce_min(self._values(observations, actions), 1))
+      values = two_critics.values(self.critics, observations, actions)
+      value = tf.reduce_mean(tf.reduce_min(values, 1))
       entropy = -tf.reduce_mean(density)
       return -value - tf.exp(self.log_temperature.value) * entropy, (value, entropy)
 

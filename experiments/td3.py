@@ -20,9 +20,9 @@ import tensorflow as tf
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
+from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
-from models.rl.networks.observation_normalizer import Normalizer
-from models.rl.replay.replay import Replay, Transitions
+from models.rl.replay.replay import Transitions
 from replicator import app, random
 
 
@@ -51,12 +51,9 @@ class TD3(tf.Module):
     super().__init__()
     shape, self.action_size = environments.observation_shape, environments.action_size
     self.noise, self.target_noise, self.target_clip = noise, target_noise, target_clip
-    self.normalizer = Normalizer(shape)
+    self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, self.action_size)
     self.critics = [critic(shape, self.action_size, 1) for _ in range(2)]
-    self.replay = Replay(shape, self.action_size, environments.number,
-                         observation_dtype=environments.observation_dtype)
-    self.actor = agents.make_actor(environments, self.replay, self.normalizer)
     self.optimizers = replicator.wrap_optimizers(
         optimizer, critics=self.critics, policy=self.policy)
     agents.check_target_networks(self.optimizers)
@@ -70,7 +67,8 @@ class TD3(tf.Module):
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
     noise = random.normal("target", [replicator.batch_size(), self.action_size])
-    errors = self._update_critics(batch, observations, self._target(batch, noise))
+    errors = two_critics.update(self.optimizers["critics"], self.critics, observations,
+                                batch.action, self._target(batch, noise), batch.weight)
     value = self._update_policy(observations)
     self.replay.update_priorities(batch, errors)
     return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
@@ -86,28 +84,14 @@ class TD3(tf.Module):
     return tf.clip_by_value(actions + tf.cast(noise, actions.dtype), -1.0, 1.0)
 
   def _target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:
-    """The return by the lower target critic of a noisy target action: `[n, 1]`."""
+    """The return by the lower target critic of a noisy target action: [n]."""
     following = self.normalizer(batch.next_observation)
     noise = tf.clip_by_value(self.target_noise * noise, -self.target_clip, self.target_clip)
     with self.optimizers["policy"].averaged_weights():
       actions = self._action(following, noise)
     with self.optimizers["critics"].averaged_weights():
-      value = tf.reduce_min(self._values(following, actions), 1)
-    return (batch.reward + batch.discount * value)[:, tf.newaxis]
-
-  def _values(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """The values of both critics: `[n, *shape], [n, a] -> [n, 2]`."""
-    return tf.concat([critic(observations, actions) for critic in self.critics], 1)
-
-  def _update_critics(self, batch: Transitions, observations: tf.Tensor, target: tf.Tensor
-                      ) -> tf.Tensor:
-    """Moves the critics towards the target; returns the mean absolute errors [n]."""
-    def loss():
-      errors = self._values(observations, batch.action) - target
-      squares = tf.reduce_sum(tf.square(errors), 1)
-      return tf.reduce_mean(batch.weight * squares), tf.reduce_mean(tf.abs(errors), 1)
-
-    return self.optimizers["critics"].minimize(loss)[1]
+      value = tf.reduce_min(two_critics.values(self.critics, following, actions), 1)
+    return batch.reward + batch.discount * value
 
   def _update_policy(self, observations: tf.Tensor) -> tf.Tensor:
     """Moves the policy up the first critic; returns the mean value of its actions []."""

@@ -13,9 +13,11 @@ from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.cyclegan import cyclegan
 from experiments.d4pg import d4pg
+from experiments.dqn import dqn
 from experiments.gan import gan
 from experiments.logan import logan
 from experiments.maml import maml  # noqa: F401  (for gin)
+from experiments.ppo import ppo
 from experiments.r3gan import r3gan
 from experiments.resnet import resnet
 from experiments.sac import sac
@@ -30,7 +32,7 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
-AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "sac": sac, "td3": td3}
+AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "ppo": ppo, "sac": sac, "td3": td3}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
              "vqgan": vqgan, "wgangp": gan}
@@ -183,11 +185,12 @@ def test_self_supervision_takes_a_step_and_is_evaluated(path, tmp_path, monkeypa
 
 
 @pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("path", slow_but("sac_pendulum", paths=AGENTS))
+@pytest.mark.parametrize("path", slow_but("sac_pendulum", "dqn_cartpole", paths=AGENTS))
 def test_agent_takes_a_step(path, tmp_path):
   agent = path.stem.split("_")[0]
   config.parse([str(path)], [
       "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "Replay.capacity = 100",
+      "ActionValues.sizes = (8, 8)",
       "RateLimiter.start = 64", "train.global_batch_size = 8", "Replicator.jit_compile = False",
       "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from models.rl.actor_pool.pool import ActorPool
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
+from models.rl.replay.rollouts import Rollouts
 from replicator import UsageError, random
 
 
@@ -42,23 +44,27 @@ class Agent(Protocol):
   """A step that samples from its replay, and acts.
 
   Attributes:
-    replay: its experience.
+    replay: its experience; `Rollouts` if it learns from what its present policy does.
     actor: fills the replay.
   """
 
-  replay: Replay
+  replay: Replay | Rollouts
   actor: Actor | ActorPool
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one training step of this replica; returns scalars to log."""
 
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
+    """Actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1), 0 is greedy.
+
+    They are numbers in [-1, 1], to which others are clipped; in a discrete environment the place
+    of the largest one counts.
+    """
 
 
 @gin.configurable(denylist=["environments", "replay", "normalizer"])
-def make_actor(environments: Environments, replay: Replay, normalizer: Normalizer | None,
-               processes: int = 0) -> Actor | ActorPool:
+def make_actor(environments: Environments, replay: Replay | Rollouts,
+               normalizer: Normalizer | None, processes: int = 0) -> Actor | ActorPool:
   """Makes the actor of an agent. Call it in the agent's constructor.
 
   Args:
@@ -66,12 +72,42 @@ def make_actor(environments: Environments, replay: Replay, normalizer: Normalize
     replay: receives the experience.
     normalizer: receives the observations; or None.
     processes: 0 acts in this process, in turns with training; any other number of processes act
-      while the learner trains.
+      while the learner trains, which no agent can use that learns from `Rollouts`.
   """
   seed = random.seed_of("actor")
+  if isinstance(replay, Rollouts):
+    if processes:
+      raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
+                       "present policy does, and actors in processes are behind it; write 0")
+    return Actor(environments, replay, normalizer, seed, random_steps=0, closes=True)
   if processes == 0:
     return Actor(environments, replay, normalizer, seed)
   return ActorPool(environments, replay, normalizer, processes, seed)
+
+
+def experience(environments: Environments, discrete: bool = False
+               ) -> tuple[Normalizer, Replay, Actor | ActorPool]:
+  """Makes the normalizer, the replay and the actor of an agent, in its constructor.
+
+  Raises a UsageError if the agent, whose actions are `discrete` or not, cannot act there.
+  """
+  check_actions(environments, discrete)
+  shape = environments.observation_shape
+  normalizer = Normalizer(shape)
+  replay = Replay(shape, environments.action_size, environments.number,
+                  observation_dtype=environments.observation_dtype)
+  return normalizer, replay, make_actor(environments, replay, normalizer)
+
+
+def check_actions(environments: Environments, discrete: bool) -> None:
+  """Raises a UsageError if the environments' actions are not `discrete`, or are."""
+  if environments.discrete != discrete:
+    found, wanted, kind, name = (
+        ("a Box", "discrete", "Discrete", "CartPole-v1") if discrete else
+        (f"Discrete({environments.action_size})", "continuous", "a Box of floats", "Pendulum-v1"))
+    raise UsageError(f"Environments.name = '{environments.name}': its actions are {found}, and "
+                     f"this agent's are {wanted}; choose an environment whose actions are {kind}, "
+                     f"such as '{name}'")
 
 
 def check_target_networks(optimizers: Mapping[str, replicator.Optimizer]) -> None:
@@ -91,9 +127,9 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
   """Trains an agent in environments of its own, or resumes the run in `workdir`.
 
   Before every call of the compiled steps, the run has as many environment steps as the
-  `RateLimiter` says. An `Actor` took them with the present policy, which is at most
-  `train.steps_per_call` training steps old. For an `ActorPool` see there. All environments are
-  closed at the end, also when the training raises an error.
+  `RateLimiter` says, or the agent's `Rollouts`. An `Actor` took them with the present policy, which
+  is at most `train.steps_per_call` training steps old. For an `ActorPool` see there. All
+  environments are closed at the end, also when the training raises an error.
 
   Returns:
     the trained agent.
@@ -102,7 +138,7 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
     UsageError: the replay has no transition after `RateLimiter.start` environment steps.
   """
   acted_in = environments()
-  limiter, evaluator = RateLimiter(), EpisodeEvaluator(environments)
+  limiter, evaluator = functools.cache(RateLimiter), EpisodeEvaluator(environments)
   with contextlib.ExitStack() as stack:
     stack.callback(evaluator.close)
     actors: set[Actor | ActorPool] = set()
@@ -111,9 +147,12 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
       if agent.actor not in actors:
         actors.add(agent.actor)
         stack.callback(agent.actor.close)
-      agent.actor.collect(agent.act, limiter.environment_steps(step), step)
+      if isinstance(agent.replay, Rollouts):
+        agent.actor.collect(agent.act, agent.replay.environment_steps(step), step)
+        return
+      agent.actor.collect(agent.act, limiter().environment_steps(step), step)
       if not agent.replay.size():
-        raise UsageError(f"RateLimiter.start = {limiter.start}: after so many steps of "
+        raise UsageError(f"RateLimiter.start = {limiter().start}: after so many steps of "
                          f"Environments.number = {acted_in.number} together the replay has no "
                          "transition of Replay.n_step steps yet; write more")
 

@@ -1,4 +1,4 @@
-"""SAC, TD3 and D4PG: a step makes the updates of the formulas, written out once more.
+"""Agents: a step makes the updates of the formulas, written out once more.
 
 The target networks, the actions of two steps, the weights and the discounts all differ, so that a
 wrong one changes a loss.
@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, sac, td3
+from experiments import d4pg, dqn, ppo, sac, td3
 from models.rl import agents
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import ExpectedReturns
 from models.rl.replay.replay import Transitions
-from replicator import random
+from models.rl.replay.rollouts import Experience
+from replicator import random, schedules
 from replicator.step import context
 from tests.experiments.line import descend
 
@@ -38,13 +39,15 @@ mean = tf.reduce_mean
 def made(float64, monkeypatch):
   """Makes an agent with random weights and other target networks, which samples `BATCH`."""
   gin.parse_config(["Policy.sizes = (4,)", "Critic.sizes = (4,)", "Replay.capacity = 20",
+                    "ActionValues.sizes = (4, 4)", f"Rollouts.length = {SIZE}",
                     "wrap_optimizer.ema_decay = 0.9"])
-  monkeypatch.setattr(agents, "make_actor", lambda *parts: types.SimpleNamespace(scalars=dict))
+  monkeypatch.setattr(agents, "make_actor", lambda *parts: types.SimpleNamespace(
+      scalars=dict, environment_steps=tf.constant(50, tf.int64)))
   monkeypatch.setattr(context.run, "global_batch_size", SIZE)
-  environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
-                                       observation_dtype="float32")
 
-  def make(kind: type, **options: Any) -> Any:
+  def make(kind: type, discrete: bool = False, **options: Any) -> Any:
+    environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
+                                         observation_dtype="float32", discrete=discrete)
     agent = kind(environments, optimizer=lambda: keras.optimizers.SGD(0.5), **options)
     agent.normalizer.update(SEEN)
     draw = np.random.default_rng(2).normal
@@ -74,6 +77,13 @@ def owned(agent: Any, name: str) -> list:
 
 def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor) -> None:
   """A step logs the expected scalars, makes the updates of `other`, and sets priorities."""
+  assert_updates(agent, other, expected)
+  [(batch, found)] = agent.replay.updated
+  assert batch is BATCH
+  np.testing.assert_allclose(found, errors, rtol=1e-9)
+
+
+def assert_updates(agent: Any, other: Any, expected: dict) -> None:
   with context.entered(tf.constant(0, tf.int64)):
     scalars = agent()
   assert scalars.keys() == expected.keys()
@@ -82,9 +92,6 @@ def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor) -> No
   for name in agent.optimizers:
     for found, wanted in zip(owned(agent, name), owned(other, name), strict=True):
       np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
-  [(batch, found)] = agent.replay.updated
-  assert batch is BATCH
-  np.testing.assert_allclose(found, errors, rtol=1e-9)
 
 
 def test_a_step_of_sac_is_that_of_the_formulas(made):
@@ -185,6 +192,74 @@ def test_a_step_of_td3_is_that_of_algorithm_1(made):
     moved = any((v.numpy() != old).any()
                 for v, old in zip(owned(agent, "policy"), before, strict=True))
     assert moved == (step == 1)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_a_step_of_dqn_is_that_of_the_formulas(made, double):
+  gin.parse_config("ActionValues.dueling = True")
+  epsilon = schedules.linear(1.0, 0.2, 100)  # 0.6 at 50 environment steps.
+  agent, other = (made(dqn.DQN, discrete=True, double=double, epsilon=epsilon) for _ in range(2))
+
+  def values(states):
+    advantage, value = (head(other.network.torso(states)) for head in other.network.heads)
+    return value + advantage - mean(advantage, 1, keepdims=True)
+
+  pick = lambda values, actions: tf.reduce_sum(values * np.eye(ACTIONS)[np.argmax(actions, 1)], 1)
+  with other.optimizers["network"].averaged_weights():
+    following = values(NEXT)
+  target = BATCH.reward + BATCH.discount * pick(following, values(NEXT) if double else following)
+  losses = (pick(values(STATES), BATCH.action) - target) ** 2 / 2
+  expected = {"loss": mean(BATCH.weight * losses), "epsilon": 0.6,
+              "value": mean(np.max(values(STATES), 1))}
+  descend(owned(other, "network"), lambda: mean(
+      BATCH.weight * (pick(values(STATES), BATCH.action) - target) ** 2) / 2)
+  assert_step(agent, other, expected, losses)
+  np.testing.assert_array_equal(agent.act(BATCH.observation, tf.zeros([SIZE, ACTIONS])),
+                                np.eye(ACTIONS)[np.argmax(values(STATES), 1)])
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_step_of_ppo_is_that_of_the_formulas(made, discrete):
+  agent, other = (made(ppo.PPO, discrete=discrete, entropy=0.1) for _ in range(2))
+  actions = np.eye(ACTIONS)[np.argmax(BATCH.action, 1)] if discrete else BATCH.action.numpy()
+
+  def probability():
+    outputs = other.policy(STATES)
+    if discrete:
+      weights = tf.exp(outputs)
+      return tf.reduce_sum(weights * actions, 1) / tf.reduce_sum(weights, 1)
+    deviation = tf.exp(other.actions.log_deviation.value)
+    return tf.reduce_prod(tf.exp(-((actions - outputs) / deviation) ** 2 / 2)
+                          / (math.sqrt(2 * math.pi) * deviation), 1)
+
+  def entropy():
+    if not discrete:
+      deviation = tf.exp(other.actions.log_deviation.value)
+      return tf.reduce_sum(tf.math.log(deviation * math.sqrt(2 * math.pi * math.e)))
+    p = tf.nn.softmax(other.policy(STATES))
+    return -mean(tf.reduce_sum(p * tf.math.log(p), 1))
+
+  before = probability() * np.exp([0.5, -0.5, 0.1, -0.1, 0.4, -0.4])
+  advantage, target = np.array([1.0, 1.0, 2.0, -3.0, -1.0, 4.0]), np.arange(6.0)
+  normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+  ratio = lambda: probability() / before
+  value = lambda: other.critic(STATES)[:, 0]
+
+  def policy_loss():
+    gain = tf.where(normal > 0, tf.minimum(ratio(), 1.2), tf.maximum(ratio(), 0.8)) * normal
+    return -mean(gain) - 0.1 * entropy()
+
+  expected = {"policy": policy_loss(), "entropy": entropy(), "clipped": 4 / 6,
+              "kl": mean(ratio() - 1 - np.log(ratio())), "value": mean(value()),
+              "critic": mean((value() - target) ** 2) / 2}
+  evaluated = STATES, np.log(probability()), value()
+  descend(owned(other, "policy"), policy_loss)
+  descend(owned(other, "critic"), lambda: mean((value() - target) ** 2) / 2)
+  batch = Experience(*map(tf.constant, (STATES, actions, np.log(before), advantage, target)))
+  agent.replay = types.SimpleNamespace(minibatch=lambda: batch)
+  for found, wanted in zip(agent.evaluate(BATCH.observation, actions), evaluated, strict=True):
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+  assert_updates(agent, other, expected)
 
 
 @pytest.mark.parametrize("kind", [sac.SAC, td3.TD3, d4pg.D4PG])

@@ -1,4 +1,4 @@
-"""D4PG, DDPG, TD3 and SAC: the strategy does not change their training, and runs resume exactly."""
+"""Agents: the strategy does not change their training, and runs resume exactly."""
 
 import contextlib
 import json
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, sac, td3
+from experiments import d4pg, dqn, ppo, sac, td3
+from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
 from replicator import Replicator, UsageError
@@ -19,14 +20,20 @@ from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import ROOT, launched
 
-SMALL = [
+_COMMON = [
     "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
     "train.eval_every = 0", "train.checkpoint_every = 10", "train.steps = 10",
-    "train.global_batch_size = 16", "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
-    "Environments.number = 2", "Environments.episode_steps = 25", "Actor.random_steps = 40",
-    "Replay.capacity = 80", "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)",
+    "train.global_batch_size = 16", "Environments.number = 2", "Environments.episode_steps = 25",
     "EpisodeEvaluator.episodes = 2"]
-MAINS = {"d4pg": d4pg.d4pg, "ddpg": d4pg.d4pg, "sac": sac.sac, "td3": td3.td3}
+_REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
+             "Actor.random_steps = 40", "Replay.capacity = 80"]
+SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
+SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
+            "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
+                    "Rollouts.epochs = 2"]}
+MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
+         "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
+         "ppo_pendulum": ppo.ppo}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -36,9 +43,16 @@ FLOAT64 = ["train.precision = 'float64'"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 
 
+def configure(agent: str, *bindings: str) -> str:
+  """Reads a configuration, that of the pendulum if none is named; returns its name."""
+  agent = agent if "_" in agent else f"{agent}_pendulum"
+  small = SMALL_OF.get(agent.split("_")[0], SMALL)
+  config.parse([str(ROOT / "configs" / f"{agent}.gin")], [*small, *bindings])
+  return agent
+
+
 def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
-  config.parse([str(ROOT / "configs" / f"{agent}_pendulum.gin")], [*SMALL, *bindings])
-  MAINS[agent](str(workdir))
+  MAINS[configure(agent, *bindings)](str(workdir))
   return logs.rows(workdir)
 
 
@@ -86,7 +100,10 @@ def one_device(tmp_path_factory):
     ("d4pg", "mirrored 2", PRIORITIZED),
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("sac", "central storage 2", [], marks=pytest.mark.slow),
-    pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow)])
+    pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
+    ("ppo", "mirrored 2", []),
+    pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
   assert_same_training(tmp_path, one_device(agent, *FLOAT64, *more))
@@ -94,7 +111,7 @@ def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one
 
 @pytest.mark.parametrize("kind, critics", [(d4pg.D4PG, "critic"), (sac.SAC, "critics")])
 def test_transitions_teach_the_critics_by_their_weights(kind, critics, monkeypatch):
-  config.parse([str(ROOT / "configs" / f"{kind.__name__.lower()}_pendulum.gin")], SMALL)
+  configure(kind.__name__.lower())
   agent = kind(Environments())
   draw = np.random.default_rng(0).normal
   rows = [draw(size=shape).astype(np.float32)
@@ -150,10 +167,12 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
+    ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
+    ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, tmp_path):
   with contextlib.nullcontext() if is_compiled else eagerly():
-    for folder, steps in (("whole", 10), ("parts", 4), ("parts", 10)):
+    for folder, steps in (("whole", 10), ("parts", 6), ("parts", 10)):
       train(agent, tmp_path / folder, *more, f"train.steps = {steps}")
   assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
   found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
@@ -177,6 +196,21 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
   assert "eval/return" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.parametrize("config_name, name, words", [
+    ("sac_pendulum", "CartPole-v1", r"Discrete\(2\), and this agent's are continuous; .* a Box"),
+    ("td3_pendulum", "CartPole-v1", "continuous"), ("d4pg_pendulum", "CartPole-v1", "continuous"),
+    ("dqn_cartpole", "Pendulum-v1", "a Box, and this agent's are discrete; .* are Discrete, such")])
+def test_actions_of_another_kind_are_refused(config_name, name, words, tmp_path):
+  with pytest.raises(UsageError, match=f"^Environments.name = '{name}': its actions are .*{words}"):
+    train(config_name, tmp_path, f"Environments.name = '{name}'")
+
+
+def test_ppo_refuses_actors_that_are_behind_it(tmp_path):
+  with pytest.raises(UsageError, match=r"^make_actor.processes = 2: this agent learns from what "
+                                       "its present policy does, .*; write 0"):
+    train("ppo", tmp_path, "make_actor.processes = 2")
+
+
 def test_a_start_before_the_first_transition_is_refused(tmp_path):
   with pytest.raises(UsageError, match=r"^RateLimiter.start = 8: after so many steps of "
                                        r"Environments.number = 2 together .* write more"):
@@ -187,10 +221,9 @@ def test_a_start_before_the_first_transition_is_refused(tmp_path):
 
 
 def make(kind: str, *bindings: str):
-  config.parse([str(ROOT / "configs" / f"{kind}_pendulum.gin")], [*SMALL, *bindings])
-  environments = Environments()
-  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC,
-          "td3": td3.TD3}[kind](environments)
+  configure(kind, *bindings)
+  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC, "td3": td3.TD3,
+          "dqn_cartpole": dqn.DQN}[kind](Environments())
 
 
 def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
@@ -228,11 +261,26 @@ def test_an_agent_without_target_networks_is_refused(agent, network):
 def test_actions_are_in_range_and_deterministic_without_noise():
   observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
   noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)
-  for kind in MAINS:
+  for kind in ("d4pg", "ddpg", "sac", "td3"):
     agent = make(kind)
     assert np.abs(agent.act(observations, noise)).max() <= 1.0
     assert np.std(agent.act(observations, noise)) > 0.5
     np.testing.assert_array_equal(*(agent.act(observations, 0 * noise) for _ in range(2)))
+
+
+def test_random_actions_become_rarer_with_environment_steps_in_other_processes_too():
+  agent = make("dqn_cartpole", "linear.final = 0.0", "linear.end = 100")
+  policy = ExportedPolicy(agent.act, (4,), "float32", 2)
+  act, load = imported(policy.graph, policy.weights())
+  draw = np.random.default_rng(0).normal
+  observations, noise = (draw(size=[2000, n]).astype(np.float32) for n in (4, 2))
+  for steps, share in ((0, 0.5), (50, 0.25), (100, 0.0)):  # Half of them are the greedy ones.
+    agent.actor.environment_steps.assign(steps)
+    load(policy.weights())
+    found = act(observations, noise)
+    np.testing.assert_array_equal(found, agent.act(observations, noise))
+    others = (found != agent.act(observations, 0 * noise).numpy()).any(1)
+    assert others.mean() == pytest.approx(share, abs=0.03)
 
 
 def test_densities_of_squashed_actions_sum_to_1():

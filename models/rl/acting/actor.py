@@ -14,6 +14,8 @@ from models.rl.acting.saved_state import SavedState
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
+from models.rl.replay.rollouts import Rollouts
+from models.rl.replay.timesteps import ends
 from replicator.errors import RunFailed
 
 Act = Callable[[np.ndarray, np.ndarray], Any]
@@ -25,7 +27,7 @@ def warn(line: str) -> None:
   print(line, file=sys.stderr, flush=True)
 
 
-@gin.configurable(denylist=["environments", "replay", "normalizer", "seed", "warn"])
+@gin.configurable(denylist=["environments", "replay", "normalizer", "seed", "warn", "closes"])
 class Actor(tf.Module):
   """Acts in all environments together, and inserts the timesteps into the replay.
 
@@ -40,6 +42,8 @@ class Actor(tf.Module):
     seed: determines all random numbers.
     random_steps: environment steps at the start of a run whose actions are uniformly random.
     warn: called with one line when an environment fails.
+    closes: whether the replay receives the present observations as ENDs at the end of `collect`, so
+      that each stream ends with one. The episodes go on.
 
   Attributes:
     kept: a `SavedState` with the fields of `ActorState`.
@@ -47,12 +51,12 @@ class Actor(tf.Module):
     episodes: int64 [], finished episodes.
   """
 
-  def __init__(self, environments: Environments, replay: Replay,
+  def __init__(self, environments: Environments, replay: Replay | Rollouts,
                normalizer: Normalizer | None = None, seed: int = 0, random_steps: int = 1000,
-               warn: Callable[[str], None] = warn):
+               warn: Callable[[str], None] = warn, closes: bool = False):
     super().__init__()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
-    self._random_steps = random_steps
+    self._random_steps, self._closes = random_steps, closes
     self._noise = ActionNoise(seed, environments.number, environments.action_size)
     self._adder = Adder(replay, normalizer)
     self._loop = EnvironmentLoop(environments, self._noise, self._adder, warn)
@@ -76,12 +80,16 @@ class Actor(tf.Module):
     """
     try:
       state = self._current_state()
+      acts = state.environment_steps < until
       while state.environment_steps < until:
         self._loop.advance(state, self._actions(state, act))
     except BaseException:
       self._state = None  # A step may be half done, so start again from the variables.
       self._adder.discard()
       raise
+    if acts and self._closes:
+      self._adder.add(ends(np.flatnonzero(state.length), state.observation,
+                           self.environments.action_size))
     if self._adder.flush():
       self.kept.write(state, {"actions": self._loop.new_actions})
       self._loop.new_actions[:] = False

@@ -14,6 +14,7 @@ from models.rl.acting.saved_state import RECENT
 from models.rl.environments.environments import Environments, EnvironmentsLost, Outcome, merged
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
+from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
 
@@ -26,7 +27,7 @@ class Adder:
     normalizer: receives their observations; or None.
   """
 
-  def __init__(self, replay: Replay, normalizer: Normalizer | None):
+  def __init__(self, replay: Replay | Rollouts, normalizer: Normalizer | None):
     self._replay, self._normalizer = replay, normalizer
     self._parts: list[Timesteps] = []
 

@@ -45,9 +45,11 @@ class EnvironmentsLost(Exception):
 
 @gin.configurable
 class Environments:
-  """n environments of one name that step together. Actions are in [-1, 1].
+  """n environments of one name that step together.
 
-  Dictionaries of observations become one vector. Nothing is computed with TensorFlow.
+  Actions are vectors of numbers in [-1, 1]; in a discrete environment, the largest number says
+  which action is taken. Dictionaries of observations become one vector. Nothing is computed with
+  TensorFlow.
 
   Attributes:
     settings: the settings of each environment.
@@ -55,7 +57,8 @@ class Environments:
     number: n.
     observation_shape: shape of one observation: [c], or [h, w, c] for images.
     observation_dtype: 'float32', or 'uint8' for images.
-    action_size: length of an action.
+    action_size: length of an action; in a discrete environment, the number of actions.
+    discrete: whether there is a number of actions to choose from.
     episode_steps: length at which an episode is truncated.
     steps_per_second: how fast a film of it should be.
   """
@@ -74,8 +77,9 @@ class Environments:
       pixels: side of the square images to observe instead of the environment's own observations.
 
     Raises:
-      UsageError: the environment does not exist, its actions are not continuous and bounded, its
-        observations do not make a vector, or a package that it needs is not installed.
+      UsageError: the environment does not exist, its actions are neither discrete nor continuous
+        and bounded, its observations do not make a vector, or a package that it needs is not
+        installed.
     """
     at_least_one("Environments", number=number, episode_steps=episode_steps, pixels=pixels)
     if vectorization not in ("sync", "async"):
@@ -92,7 +96,7 @@ class Environments:
     first = _made_first(name, self._make)
     self.observation_shape: tuple[int, ...] = first.seen.shape
     self.observation_dtype = first.seen.dtype.name
-    self.action_size = first.action_size
+    self.action_size, self.discrete = first.action_size, first.discrete
     self.steps_per_second = first.steps_per_second
     first.close()
 

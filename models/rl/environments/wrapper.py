@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -30,12 +31,14 @@ class EnvironmentSettings(NamedTuple):
 
 
 class EnvironmentWrapper(gymnasium.Wrapper):
-  """Makes actions lie in [-1, 1] and observations flat, and reports failures instead of raising.
+  """Makes actions and observations flat, and reports failures instead of raising.
 
-  Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. An action of NaN
-  leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for images.
-  When the environment raises an error, the reward is NaN and `info["error"]` has the message; the
-  next `reset` makes a new environment. `action_size` is a, and `seen` the newest observation.
+  Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. If it is `discrete`,
+  there are a actions, and the place of the largest number is the one that is taken. An action of
+  NaN leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for
+  images. When the environment raises an error, the reward is NaN and `info["error"]` has the
+  message; the next `reset` makes a new environment. `action_size` is a, and `seen` the newest
+  observation.
   """
 
   def __init__(self, settings: EnvironmentSettings):
@@ -47,10 +50,11 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     self._settings = settings
     super().__init__(_make(settings))
     space = _checked(settings.name, self.env)
-    self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
-    self._middle, self._half = (self._high + self._low) / 2, (self._high - self._low) / 2
+    self.discrete = isinstance(space, spaces.Discrete)
+    self._raw_action: Callable[[np.ndarray], Any] = (
+        _to_discrete(space) if isinstance(space, spaces.Discrete) else _to_box(space))
+    self.action_size = int(space.n) if isinstance(space, spaces.Discrete) else space.low.size
     self._raw_space = self.env.observation_space
-    self.action_size = int(np.prod(space.shape))
     self.action_space = spaces.Box(-1.0, 1.0, [self.action_size], np.float32)
     self.observation_space = _seen_space(settings, self._raw_space)
     self.seen = np.zeros(self.observation_space.shape, self.observation_space.dtype)
@@ -85,11 +89,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     if np.isnan(action[0]):
       return self.seen, 0.0, False, False, {}
     try:
-      scaled = self._middle + self._half * action.reshape(self._middle.shape)
-      # Rounding must not leave the bounds, which some environments check.
-      scaled = np.minimum(np.maximum(scaled, self._low), self._high)
-      observation, reward, terminated, truncated, _ = self.env.step(
-          scaled.astype(self.env.action_space.dtype))
+      observation, reward, terminated, truncated, _ = self.env.step(self._raw_action(action))
       self.seen = self._seen(observation)
       return self.seen, float(reward), bool(terminated), bool(truncated), {}
     except Exception as error:
@@ -104,6 +104,24 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     flat = np.asarray(spaces.flatten(self._raw_space, observation))
     with np.errstate(over="ignore"):  # Infinite numbers are reported as a failure.
       return flat.astype(np.float32)
+
+
+def _to_box(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
+  """Scales actions in [-1, 1] to the bounds of the environment."""
+  low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+  middle, half = (high + low) / 2, (high - low) / 2
+
+  def scaled(action: np.ndarray) -> np.ndarray:
+    # Rounding must not leave the bounds, which some environments check.
+    inside = np.minimum(np.maximum(middle + half * action.reshape(space.shape), low), high)
+    return inside.astype(space.dtype)
+
+  return scaled
+
+
+def _to_discrete(space: spaces.Discrete) -> Callable[[np.ndarray], np.integer]:
+  """Says the action whose number is the largest."""
+  return lambda action: space.start + np.argmax(action)
 
 
 def make_alone(settings: EnvironmentSettings) -> EnvironmentWrapper:
@@ -162,16 +180,18 @@ def _is_news(record: logging.LogRecord) -> bool:
   return "is deprecated and will be removed" not in record.getMessage()
 
 
-def _checked(name: str, env: gymnasium.Env) -> spaces.Box:
-  """The action space, if the agent can use it and the observations."""
+def _checked(name: str, env: gymnasium.Env) -> spaces.Box | spaces.Discrete:
+  """The action space, if an agent can use it and the observations."""
   space = env.action_space
-  if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-    raise UsageError(f"Environments.name = '{name}': its actions are {space}, and this agent's are "
-                     "continuous; choose an environment whose actions are a Box of floats, such as "
-                     "'Pendulum-v1'")
-  if not np.isfinite(space.low).all() or not np.isfinite(space.high).all():
-    raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, so the "
-                     "agent's actions in [-1, 1] cannot be scaled to them; register it with bounds")
+  if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if not np.isfinite([space.low, space.high]).all():
+      raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, so the "
+                       "agent's actions in [-1, 1] cannot be scaled to them; register it with "
+                       "bounds")
+  elif not isinstance(space, spaces.Discrete):
+    raise UsageError(f"Environments.name = '{name}': its actions are {space}; choose an "
+                     "environment whose actions are a Box of floats, such as 'Pendulum-v1', or "
+                     "Discrete, such as 'CartPole-v1'")
   if not env.observation_space.is_np_flattenable:
     raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
                      "not make a vector of fixed length; register it with a wrapper that selects "

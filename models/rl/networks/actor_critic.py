@@ -1,4 +1,4 @@
-"""Networks of actor-critic agents: the perceptrons of Acme's D4PG, and an image torso."""
+"""Networks of agents: the perceptrons of Acme's D4PG, and an image torso."""
 
 from collections.abc import Callable, Sequence
 
@@ -47,7 +47,7 @@ class Policy(tf.Module):
     super().__init__()
     # First actions near 0: a policy that starts at its limits is slow to leave them.
     last = keras.layers.Dense(
-        outputs, kernel_initializer=keras.initializers.VarianceScaling(1e-4), name="policy_last")
+        outputs, kernel_initializer=_small(), name="policy_last")
     self.network = keras.Sequential(
         [*_torso(observation_shape), *layer_norm_mlp(sizes, "policy"), last])
     self.network.build((None, *observation_shape))
@@ -94,6 +94,51 @@ class Critic(tf.Module):
     return self.torso.trainable_variables + self.network.trainable_variables
 
 
+@gin.configurable(denylist=["observation_shape", "actions", "outputs"])
+class ActionValues(tf.Module):
+  """Maps observations to values of all actions, or to the logits of distributions of values.
+
+  Args:
+    observation_shape: shape of one observation; three axes mean an image.
+    actions: how many actions there are.
+    outputs: how many numbers for each action.
+    sizes: units of the hidden layers, two or more.
+    dueling: adds the value of the observation, from a last hidden layer of its own, to the
+      advantages of the actions, whose mean is 0 (Wang et al. 2016, arXiv:1511.06581, equation 9).
+  """
+
+  def __init__(self, observation_shape: tuple[int, ...], actions: int, outputs: int,
+               sizes: Sequence[int] = (256, 256), dueling: bool = False):
+    super().__init__()
+    if len(sizes) < 2:
+      raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: write two or more")
+    *first, last = sizes
+    self.shape = [-1, actions, outputs]
+    self.torso = keras.Sequential([*_torso(observation_shape), *layer_norm_mlp(first, "torso")])
+    self.torso.build((None, *observation_shape))
+    # First values near 0, which are alike for all actions.
+    self.heads = [keras.Sequential([
+        keras.layers.Dense(last, elu, kernel_initializer=_uniform()),
+        keras.layers.Dense(n * outputs, kernel_initializer=_small())])
+        for n in ([actions, 1] if dueling else [actions])]
+    for head in self.heads:
+      head.build((None, first[-1]))
+
+  def __call__(self, observations: tf.Tensor) -> tf.Tensor:
+    """The outputs for observations: `[n, *observation_shape] -> [n, actions, outputs]`."""
+    features = self.torso(observations)
+    found, *values = (_floating(head(features)) for head in self.heads)
+    found = tf.reshape(found, self.shape)
+    if values:
+      found += values[0][:, tf.newaxis] - tf.reduce_mean(found, 1, keepdims=True)
+    return found
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """The variables that an optimizer updates."""
+    return [v for part in (self.torso, *self.heads) for v in part.trainable_variables]
+
+
 def _floating(outputs: tf.Tensor) -> tf.Tensor:
   """Casts to the precision of losses, which layers may not have."""
   return tf.cast(outputs, keras.config.floatx())
@@ -109,6 +154,10 @@ def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
   return [keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
           for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)])
           ] + [keras.layers.Flatten()]
+
+
+def _small() -> keras.initializers.Initializer:
+  return keras.initializers.VarianceScaling(1e-4)
 
 
 def _uniform() -> keras.initializers.Initializer:

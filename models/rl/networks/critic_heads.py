@@ -34,7 +34,7 @@ class CategoricalReturns:
     self.lowest, self.highest, self.outputs = lowest, highest, atoms
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """The expected return: `[n, atoms] -> [n]`."""
+    """The expected return: `[..., atoms] -> [...]`."""
     return tf.linalg.matvec(tf.nn.softmax(outputs), self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -89,8 +89,8 @@ class ExpectedReturns:
   outputs = 1
 
   def mean(self, outputs: tf.Tensor) -> tf.Tensor:
-    """The expected return: `[n, 1] -> [n]`."""
-    return outputs[:, 0]
+    """The expected return: `[..., 1] -> [...]`."""
+    return outputs[..., 0]
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
     """The expected return: `[n], [n], [n, 1] -> [n]`, of the arguments of `CategoricalReturns`."""

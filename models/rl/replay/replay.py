@@ -206,7 +206,9 @@ class Replay(tf.Module):
   def _prioritize(self, copies: list[tf.Variable], index: tf.Tensor, errors: tf.Tensor) -> None:
     largest, *levels = copies
     old = sum_tree.numbers_at(levels, index)
-    new = (tf.abs(errors) + _LEAST_ERROR) ** self._priority_exponent
+    # In float64, where XLA's powers round as TensorFlow's do, but for a bit that float32 drops.
+    new = (tf.abs(tf.cast(errors, tf.float64)) + _LEAST_ERROR) ** self._priority_exponent
+    new = tf.cast(new, tf.float32)
     new = tf.where((old > 0) & tf.math.is_finite(new), new, old)
     largest.assign(tf.maximum(largest, tf.reduce_max(new)))
     sum_tree.assign(levels, index, new)

@@ -86,6 +86,20 @@ def test_every_environment_is_a_stream_with_its_own_seeds_and_noise(scripted):
     assert len(set(part.tolist())) == 3
 
 
+def test_streams_that_are_closed_end_with_the_present_observation_and_go_on(scripted):
+  scripted(length=3)
+  recorder = Recorder()
+  actor = Actor(Environments("Scripted-v0", 2), recorder, closes=True, random_steps=0)
+  for until in (4, 4, 6, 8):  # Nothing is done in the second call.
+    actor.collect(policy, until)
+  assert len(recorder.rows) == 3
+  rows = recorder.stream(1)
+  assert rows.flag.tolist() == [
+      CONTINUES, CONTINUES, END, TERMINATED, END, CONTINUES, END]
+  assert rows.observation[:, 1].tolist() == [0, 1, 2, 2, 3, 0, 1]
+  assert rows.observation[2].tobytes() == rows.observation[3].tobytes()
+
+
 def test_only_finished_episodes_are_counted(scripted):
   scripted(length=4)
   actor, _ = actor_in("Scripted-v0", 2)

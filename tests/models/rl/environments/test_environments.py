@@ -25,7 +25,6 @@ def column(*numbers: float) -> np.ndarray:
     ("Pendulum-v0", "no such environment. Did you mean 'Pendulum-v1'?"),
     ("Zork", "no such environment. gymnasium.pprint_registry() lists all."),
     ("Point-v0", "pprint_registry() lists all. One that a module registers is written 'module:N"),
-    ("CartPole-v1", "its actions are Discrete(2), and this agent's are continuous"),
     ("nowhere:Pendulum-v1", "needs nowhere, which is not installed"),
     ("dm_control/cartpol-swingup-v0", f"Did you mean '{SUITE}'?"),
 ])
@@ -53,13 +52,25 @@ def test_actions_without_bounds_are_refused(scripted):
     Environments("Scripted-v0")
 
 
-def test_observations_that_make_no_vector_are_refused(scripted, monkeypatch):
+def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
+  environments = Environments("CartPole-v1", 2)
+  assert (environments.discrete, environments.action_size) == (True, 2)
+  environments.reset({0: 1, 1: 1})
+  pushed = environments.step(np.array([[1, 0], [-0.9, -0.8]], np.float32)).observation[:, 1]
+  assert pushed[0] < 0 < pushed[1]
+
+
+@pytest.mark.parametrize("transform, space, words", [
+    ("TransformObservation", gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
+     "do not make a vector of fixed length"),
+    ("TransformAction", gymnasium.spaces.MultiBinary(3),
+     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such")])
+def test_spaces_that_no_agent_can_use_are_refused(scripted, monkeypatch, transform, space, words):
   scripted()
-  wrapper = lambda env: gymnasium.wrappers.TransformObservation(
-      env, lambda x: x, gymnasium.spaces.Sequence(env.observation_space["a"]))
-  original = gymnasium.make
-  monkeypatch.setattr(gymnasium, "make", lambda *args, **kwargs: wrapper(original(*args, **kwargs)))
-  with pytest.raises(UsageError, match="do not make a vector of fixed length"):
+  original, wrapper = gymnasium.make, getattr(gymnasium.wrappers, transform)
+  monkeypatch.setattr(gymnasium, "make", lambda *args, **kwargs: wrapper(
+      original(*args, **kwargs), lambda x: x, space))
+  with pytest.raises(UsageError, match=words):
     Environments("Scripted-v0")
 
 

@@ -88,6 +88,18 @@ def test_xla_samples_the_same_in_a_loop():
   assert {x.dtype for x in found[1][:6]} == {tf.float64}
 
 
+def test_xla_sets_the_same_priorities():
+  errors, found = np.random.default_rng(0).lognormal(0, 3, 64), []
+  for jit in (None, True):
+    replay = Replay((2,), 1, 2, capacity=200, priority_exponent=0.3)
+    replay.insert(random_timesteps(200, 2, seed=0))
+    compiled = tf.function(replay._prioritize, autograph=False, jit_compile=jit)
+    compiled([replay.largest_priority, *replay.priorities.levels], tf.range(64, dtype=tf.int64),
+             tf.constant(errors, tf.float32))
+    found.append(replay.priorities.levels[0].numpy())
+  np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.slow
 def test_xla_copies_none_of_the_variables():
   replay = Replay((3,), 1, 1, capacity=5000, n_step=2, priority_exponent=0.8)

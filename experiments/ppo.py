@@ -1,0 +1,125 @@
+"""PPO: an agent that learns from what its present policy does, with discrete or continuous actions.
+
+    python -m experiments.ppo --gin_file=configs/ppo_cartpole.gin
+
+Schulman et al. 2017 (arXiv:1707.06347): the clipped objective, over some epochs of minibatches of a
+rollout, with generalized advantage estimates, which bootstrap where an episode was cut.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
+import gin
+import keras
+import tensorflow as tf
+
+import replicator
+from models.rl import agents
+from models.rl.environments.environments import Environments
+from models.rl.networks.actor_critic import Policy
+from models.rl.networks.distributions import Categorical, Gaussian
+from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay.rollouts import Experience, Rollouts
+from replicator import app, random
+
+
+@gin.configurable(denylist=["environments"])
+class PPO(tf.Module):
+  """One training step: an update of the policy and one of the critic, from a minibatch.
+
+  The optimizers are made in the gin scopes `policy` and `critic`.
+
+  Args:
+    environments: where the actor acts.
+    optimizer: makes a Keras optimizer.
+    clip: the probability of an action moves by this share at most.
+    entropy: weight of the policy's entropy, in nats.
+    policy: makes the network of the policy; it is made and called as `Policy` is.
+    critic: makes that of the values, with one output; it is made and called as `Policy` is.
+  """
+
+  def __init__(self, environments: Environments,
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               clip: float = 0.2, entropy: float = 0.0, policy: Callable[..., Any] = Policy,
+               critic: Callable[..., Any] = Policy):
+    super().__init__()
+    shape, action_size = environments.observation_shape, environments.action_size
+    self.clip, self.entropy = clip, entropy
+    self.normalizer = Normalizer(shape)
+    self.policy, self.critic = policy(shape, action_size), critic(shape, 1)
+    self.actions = Categorical() if environments.discrete else Gaussian(action_size)
+    self.replay = Rollouts(shape, action_size, environments.number, self.evaluate,
+                           random.seed_of("rollouts"))
+    self.actor = agents.make_actor(environments, self.replay, self.normalizer)
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, policy=[self.policy, *self.actions.trainable_variables], critic=self.critic)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    """Takes one step, on this replica's part of the minibatch; returns scalars, float [].
+
+    These are the losses of the policy and of the critic; `value`, the critic's mean; the policy's
+    `entropy`; `kl`, an estimate of the divergence of the policy from that which acted; `clipped`,
+    the share of actions whose probability moved too far; and the scalars of the actor.
+    """
+    batch = self.replay.minibatch()
+    return {**self._update_policy(batch), **self._update_critic(batch), **self.actor.scalars()}
+
+  @replicator.any_batch_size
+  def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1).
+
+    Without noise they are the most probable ones.
+    """
+    return self.actions.draw(self.policy(self.normalizer(observations)), noise)
+
+  @replicator.any_batch_size
+  def evaluate(self, observations: tf.Tensor, actions: tf.Tensor
+               ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Observations as the networks see them, the actions' log probabilities [n], and values [n]."""
+    seen = self.normalizer(observations)
+    actions = tf.cast(actions, seen.dtype)
+    return (seen, self.actions.log_probability(self.policy(seen), actions),
+            self.critic(seen)[:, 0])
+
+  def _update_policy(self, batch: Experience) -> dict[str, tf.Tensor]:
+    """Moves the policy up the clipped objective."""
+    # Over the minibatch of all replicas.
+    advantage = batch.advantage - replicator.all_mean(tf.reduce_mean(batch.advantage))
+    variance = replicator.all_mean(tf.reduce_mean(tf.square(advantage)))
+    advantage /= tf.sqrt(variance) + 1e-8
+
+    def loss():
+      outputs = self.policy(batch.observation)
+      moved = self.actions.log_probability(outputs, batch.action) - batch.log_probability
+      ratio = tf.exp(moved)
+      within = tf.clip_by_value(ratio, 1.0 - self.clip, 1.0 + self.clip)
+      gain = tf.reduce_mean(tf.minimum(ratio * advantage, within * advantage))
+      entropy = tf.reduce_mean(self.actions.entropy(outputs))
+      return -gain - self.entropy * entropy, {
+          "entropy": entropy, "kl": tf.reduce_mean(ratio - 1.0 - moved),
+          "clipped": tf.reduce_mean(tf.cast(tf.abs(ratio - 1.0) > self.clip, ratio.dtype))}
+
+    value, found = self.optimizers["policy"].minimize(loss)
+    return {"policy": value, **found}
+
+  def _update_critic(self, batch: Experience) -> dict[str, tf.Tensor]:
+    """Moves the critic towards the returns."""
+    def loss():
+      values = self.critic(batch.observation)[:, 0]
+      return 0.5 * tf.reduce_mean(tf.square(values - batch.target)), tf.reduce_mean(values)
+
+    return dict(zip(("critic", "value"), self.optimizers["critic"].minimize(loss), strict=True))
+
+
+@gin.configurable
+def ppo(workdir: str, environments: Callable[[], Environments] = Environments) -> None:
+  """Trains PPO in `environments`, or resumes the run in `workdir`."""
+  agents.train(PPO, environments, workdir)
+
+
+if __name__ == "__main__":
+  app.run(ppo)

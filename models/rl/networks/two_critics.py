@@ -1,0 +1,38 @@
+"""The two critics of SAC and TD3, of which the lower one counts (Fujimoto et al. 2018)."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+import replicator
+
+Critics = Sequence[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
+"""Networks: `[n, *shape], [n, a] -> [n, 1]`."""
+
+
+def values(critics: Critics, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+  """The values of all critics: `[n, *shape], [n, a] -> [n, critics]`."""
+  return tf.concat([critic(observations, actions) for critic in critics], 1)
+
+
+def update(optimizer: replicator.Optimizer, critics: Critics, observations: tf.Tensor,
+           actions: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+  """Moves all critics towards a target by their weighted squared errors.
+
+  Args:
+    optimizer: owns the critics.
+    critics: the networks.
+    observations: `[n, *shape]`.
+    actions: `[n, a]`.
+    target: the return of each, [n].
+    weight: the weight of each, [n].
+
+  Returns:
+    the mean absolute error of each, [n].
+  """
+  def loss():
+    errors = values(critics, observations, actions) - target[:, tf.newaxis]
+    squares = tf.reduce_sum(tf.square(errors), 1)
+    return tf.reduce_mean(weight * squares), tf.reduce_mean(tf.abs(errors), 1)
+
+  return optimizer.minimize(loss)[1]

@@ -1,0 +1,151 @@
+"""Rollouts: the newest steps of all environments, from which an agent learns while they are new.
+
+The actor inserts them all at once, and what the policy thought of them is computed then. For some
+training steps the agent takes minibatches of them, in a new order in each epoch; then others come.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.rl.replay.timesteps import END, TERMINATED, Timesteps
+from replicator import UsageError, replicated
+from replicator.errors import at_least_one
+
+
+class Experience(NamedTuple):
+  """n steps. Floating tensors are floatx."""
+
+  observation: tf.Tensor  # [n, *shape], as the policy saw it.
+  action: tf.Tensor  # [n, a]
+  log_probability: tf.Tensor  # [n], of the action, when it was taken.
+  advantage: tf.Tensor  # [n], over the value of the observation, see `advantages`.
+  target: tf.Tensor  # [n], the return: the advantage and that value.
+
+
+def advantages(reward: np.ndarray, flag: np.ndarray, value: np.ndarray, discount: float,
+               gae_lambda: float) -> np.ndarray:
+  """Generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+
+      A_t = sum_k (discount gae_lambda)^k delta_(t + k)
+      delta_t = r_t + discount V_(t + 1) - V_t
+
+  The sum ends with the episode or where it was cut. V after the last step is 0 if the episode
+  terminated there, and else the value of the observation where it was cut.
+
+  Args:
+    reward: float64 [m], of streams of timesteps one after another, each of which ends with an END.
+    flag: [m], those of the timesteps.
+    value: float64 [m], V of the observations.
+    discount: factor on a reward for each step that it comes later.
+    gae_lambda: 0 trusts the values, and 1 only the rewards.
+
+  Returns:
+    float64 [m]; those of END timesteps have no meaning.
+  """
+  follows = np.where(flag == TERMINATED, 0.0, discount) * np.append(value[1:], 0.0)
+  differences = (reward + follows - value).tolist()
+  found, advantage = np.zeros(len(reward)), 0.0
+  for i in reversed(range(len(reward))):
+    is_end = flag[i] == END
+    advantage = 0.0 if is_end else differences[i] + discount * gae_lambda * advantage
+    found[i] = advantage
+  return found
+
+
+@gin.configurable(denylist=["observation_shape", "action_size", "streams", "evaluate", "seed"])
+class Rollouts(tf.Module):
+  """The newest `length` steps of each stream. Make it in the constructor of a step.
+
+  Every replica has a copy, and takes its part of each minibatch of `train.global_batch_size`. The
+  order is a function of the seed and of the number of rollouts. A step in which an environment
+  failed is missing; another one takes its place.
+
+  Args:
+    observation_shape: shape of one observation.
+    action_size: length of an action.
+    streams: how many environments write into it.
+    evaluate: takes observations `[m, *shape]` and actions `[m, a]` at the end of a rollout; returns
+      the observations as the policy sees them, `[m, *shape]`, and the actions' log probabilities
+      and the observations' values, [m].
+    seed: determines the order.
+    length: steps of a rollout in each environment.
+    epochs: how often each step is in a minibatch.
+    discount: see `advantages`.
+    gae_lambda: see `advantages`.
+
+  Attributes:
+    steps: how many steps a rollout has.
+    updates: for how many training steps a rollout is used.
+    number: int64 [], how many rollouts there were.
+
+  Raises:
+    UsageError: the minibatches do not divide a rollout, or a setting cannot work.
+  """
+
+  def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int,
+               evaluate: Callable[[np.ndarray, np.ndarray], Any], seed: int, *, length: int = 128,
+               epochs: int = 4, discount: float = 0.99, gae_lambda: float = 0.95):
+    super().__init__()
+    at_least_one("Rollouts", length=length, epochs=epochs)
+    self.steps, batch = length * streams, replicator.batch_size()
+    if self.steps % batch:
+      raise UsageError(f"Rollouts.length = {length}: times Environments.number = {streams} must be "
+                       f"a multiple of train.global_batch_size = {batch}, the size of a minibatch")
+    self.updates = epochs * self.steps // batch
+    self._evaluate, self._seed, self._epochs = evaluate, seed % 2**64, epochs
+    self._discount, self._gae_lambda = discount, gae_lambda
+    floatx = keras.config.floatx()
+    make = lambda *shape, dtype=floatx: replicated.variable(
+        lambda: tf.zeros([self.steps, *shape], dtype))
+    self.columns = Experience(make(*observation_shape), make(action_size), make(), make(), make())
+    self.order = replicated.variable(np.zeros([epochs * self.steps], np.int64))
+    self.number = replicated.variable(0, tf.int64)
+
+  def environment_steps(self, training_step: int) -> int:
+    """Environment steps of the run, over all environments, when a training step begins.
+
+    Raises:
+      UsageError: calls of `train.steps_per_call` steps do not begin where a rollout is due.
+    """
+    rollout, behind = divmod(training_step, self.updates)
+    if int(replicated.read(self.number)) != rollout + bool(behind):
+      raise UsageError("train.steps_per_call: must divide the training steps between two rollouts, "
+                       f"Rollouts.epochs * {self.updates // self._epochs} minibatches = "
+                       f"{self.updates}")
+    return (rollout + 1) * self.steps
+
+  def insert(self, timesteps: Timesteps) -> None:
+    """Replaces the rollout. Each stream of the timesteps ends with an END."""
+    is_step = timesteps.flag != END
+    if not is_step.any():
+      return
+    seen, log_probability, value = (
+        np.asarray(x) for x in self._evaluate(timesteps.observation, timesteps.action))
+    # In float64 on the host, and stream after stream.
+    rows = np.argsort(timesteps.stream, kind="stable")
+    advantage = np.zeros(len(rows))
+    advantage[rows] = advantages(timesteps.reward[rows].astype(np.float64), timesteps.flag[rows],
+                                 value[rows].astype(np.float64), self._discount, self._gae_lambda)
+    chosen = np.resize(np.flatnonzero(is_step), self.steps)
+    for variable, column in zip(self.columns, Experience(
+        seen, timesteps.action, log_probability, advantage, advantage + value), strict=True):
+      replicated.assign(variable, column[chosen].astype(variable.dtype.as_numpy_dtype))
+    number = int(replicated.read(self.number))
+    draw = np.random.default_rng([self._seed, number])
+    replicated.assign(self.order, np.concatenate(
+        [draw.permutation(self.steps) for _ in range(self._epochs)]))
+    replicated.assign(self.number, number + 1)
+
+  def minibatch(self) -> Experience:
+    """This replica's part of the minibatch of a training step."""
+    n = replicator.batch_size()
+    place = replicator.step_number() % self.updates * replicator.num_replicas() + tf.cast(
+        replicator.replica_id(), tf.int64)
+    index = replicated.gather(self.order, place * n + tf.range(n, dtype=tf.int64))
+    return Experience(*(replicated.gather(column, index) for column in self.columns))
