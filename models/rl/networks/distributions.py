@@ -48,7 +48,7 @@ class Categorical:
   draw = staticmethod(draw)
 
   def log_probability(self, logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Of actions: `[n, k], [n, k] -> [n]`."""
+    """The logarithm of the probability of actions: `[n, k], [n, k] -> [n]`."""
     return chosen(tf.nn.log_softmax(logits), actions)
 
   def entropy(self, logits: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from tests.programs.refusals import refusal
 
 
 def straight_through(quantizer, vectors, training=False):
-  """What became of the vectors, and the gradient by them of the sum of squared codes."""
+  """The quantized vectors, and the gradient of the sum of squared codes by the vectors."""
   with tf.GradientTape() as tape:
     tape.watch(vectors)
     quantized = quantizer(vectors, training)

@@ -89,7 +89,7 @@ def test_other_steps_take_the_places_of_those_that_failed(rollouts):
   seen = np.concatenate([part[0] for part in minibatches(rollouts, range(5))])[:, 0]
   assert sorted(seen) == sorted([*range(16), *range(4)])
   before = rollouts.number.numpy()
-  rollouts.insert(timesteps(np.array([END])))  # Of an episode that no replay found again.
+  rollouts.insert(timesteps(np.array([END])))  # The episode was not found by playing it again.
   assert rollouts.number.numpy() == before == 1
 
 
