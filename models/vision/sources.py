@@ -8,7 +8,7 @@ import gin
 import tensorflow as tf
 
 from models.vision.augmentation.random_view import Augmented, TwoViews
-from models.vision.builtin.digits import Digits, StackedDigits
+from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
 from models.vision.builtin.shapes import Shapes
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.files.image_folder import ImageFolder, list_folder
@@ -23,10 +23,10 @@ from replicator import UsageError
 from replicator.errors import chain_of, first_line, nearest
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
-           "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]
+           "MNISTDigits", "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
-    "digits": Digits, "shapes": Shapes, "stacked_digits": StackedDigits}
+    "digits": Digits, "mnist_digits": MNISTDigits, "shapes": Shapes, "stacked_digits": StackedDigits}
 """The data sets of this project, which need no file, by name."""
 
 FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "

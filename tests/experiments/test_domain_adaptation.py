@@ -1,0 +1,150 @@
+"""DANN and ADDA: their updates are those of the papers' formulas."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.domain_adaptation import DomainAdaptation, before_call, domain_adaptation
+from replicator.app import config
+from replicator.step import context
+from tests.experiments.tiny_gans import MIRRORED
+from tests.programs.logs import rows
+from tests.programs.processes import ROOT
+from tests.programs.refusals import refusal
+
+SIZE, START, NUMBER = 4, 1, 3
+DRAW = np.random.default_rng(0)
+IMAGES = {name: DRAW.integers(0, 256, [SIZE, 8, 8, 1], np.uint8) for name in ("source", "target")}
+LABELS = DRAW.integers(0, 10, SIZE).astype(np.int32)
+SOURCE, TARGET = (IMAGES[name] / 127.5 - 1 for name in ("source", "target"))
+
+
+def convolved(x, kernel, stride):
+  """A convolution that pads as TensorFlow does: by one on all sides, or at the end alone."""
+  before = 1 if stride == 1 else 0
+  x = np.pad(x, [(0, 0), (before, 1), (before, 1), (0, 0)])
+  side = 8 // stride
+  return sum(x[:, i:i + stride * side:stride, j:j + stride * side:stride] @ kernel[i, j]
+             for i in range(3) for j in range(3))
+
+
+def relu(x):
+  return np.where(x.real > 0, x, 0)
+
+
+def encoded(weights, x, moving=None):
+  """The features, normalized with the statistics of the batch or with moving ones."""
+  first, *norm1, second, gamma, beta, kernel, bias = weights
+  for layer, (w, (scale, offset)) in enumerate(((first, norm1), (second, (gamma, beta)))):
+    x = convolved(x, w, layer + 1)
+    mean = x.mean((0, 1, 2))
+    variance = ((x - mean) ** 2).mean((0, 1, 2))
+    if moving is not None:
+      mean, variance = moving[2 * layer], moving[2 * layer + 1]
+    x = relu((x - mean) / np.sqrt(variance + 1e-5) * scale + offset)
+  return relu(x.reshape(len(x), -1) @ kernel + bias)
+
+
+def of_head(weights, x):
+  for w, b in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+    x = relu(x @ w + b)
+  return x @ weights[-2] + weights[-1]
+
+
+def softplus(x):
+  return np.log(1 + np.exp(x))
+
+
+def class_loss(logits):
+  return (np.log(np.exp(logits).sum(1)) - logits[np.arange(SIZE), LABELS]).mean()
+
+
+def domain_loss(source, target):
+  return (softplus(-source) + softplus(target)).mean() / 2
+
+
+def values(network, moving=False):
+  """The trainable weights, or the moving statistics, also if the network is frozen."""
+  return [v.numpy() for v in network.variables if v.name.startswith("moving") == moving]
+
+
+def check(network, before, loss):
+  """One entry of every variable has moved by the derivative of the loss, by an imaginary step."""
+  for number, (variable, value) in enumerate(zip(network.trainable_variables, before, strict=True)):
+    change = value - variable.numpy()
+    index = np.unravel_index(np.abs(change).argmax(), change.shape)
+    moved = [w.astype(complex) for w in before]
+    moved[number][index] += 1e-30j
+    np.testing.assert_allclose(change[index], loss(moved).imag / 1e-30, rtol=1e-9,
+                               err_msg=variable.path)
+
+
+def test_a_step_makes_the_updates_of_the_formulas(float64):
+  keras.utils.set_random_seed(0)
+  step = DomainAdaptation(lambda: keras.optimizers.SGD(1.0), START, reversal_steps=10)
+  for variable in step.source_only.encoder.non_trainable_variables:  # The moving statistics.
+    variable.assign(DRAW.uniform(0.5, 1.5, variable.shape))
+  before_call(step, START)
+  dann, adda = step.dann, step.adda
+  networks = dann.encoder, dann.classifier, dann.domain, adda.encoder, adda.discriminator
+  encoder, classifier, domain, target_encoder, discriminator = map(values, networks)
+  frozen = step.source_only.encoder, step.source_only.classifier
+  only_source, only_classifier = map(values, frozen)
+  moving = values(step.source_only.encoder, moving=True)
+  batch = {name: {"image": tf.constant(image), "label": tf.constant(LABELS)}
+           for name, image in IMAGES.items()}
+  with context.entered(tf.constant(NUMBER, tf.int64)):
+    scalars = step(batch)
+
+  def losses(encoder, classifier, domain):
+    source, target = encoded(encoder, SOURCE), encoded(encoder, TARGET)
+    return class_loss(of_head(classifier, source)), domain_loss(
+        of_head(domain, source), of_head(domain, target))
+
+  np.testing.assert_allclose([scalars["dann"], scalars["dann_domain"]],
+                             losses(encoder, classifier, domain), rtol=1e-9)
+  factor = 2 / (1 + np.exp(-10 * NUMBER / 10)) - 1
+  check(dann.encoder, encoder, lambda w: np.dot(losses(w, classifier, domain), [1, -factor]))
+  check(dann.classifier, classifier, lambda w: losses(encoder, w, domain)[0])
+  check(dann.domain, domain, lambda w: losses(encoder, classifier, w)[1])
+
+  for copy, weights in zip(target_encoder, only_source, strict=True):
+    np.testing.assert_array_equal(copy, weights)
+  of_source, of_target = encoded(only_source, SOURCE, moving), encoded(target_encoder, TARGET)
+  discriminated = lambda w: domain_loss(of_head(w, of_source), of_head(w, of_target))
+  fooled = lambda w: softplus(-of_head(values(adda.discriminator), encoded(w, TARGET))).mean()
+  np.testing.assert_allclose([scalars["adda_discriminator"], scalars["adda_encoder"]],
+                             [discriminated(discriminator), fooled(target_encoder)], rtol=1e-9)
+  check(adda.discriminator, discriminator, discriminated)
+  check(adda.encoder, target_encoder, fooled)
+  for network, weights in zip(frozen, (only_source, only_classifier), strict=True):
+    for found, expected in zip(values(network), weights, strict=True):
+      np.testing.assert_array_equal(found, expected)
+
+
+FILE = str(ROOT / "configs" / "domain_adaptation_digits.gin")
+
+
+@pytest.mark.slow
+def test_two_replicas_do_not_change_the_training(tmp_path):
+  for name, bindings in (("one", []), ("two", MIRRORED[2])):
+    config.parse([FILE], [
+        "train.steps = 4", "train.log_every = 1", "train.eval_every = 4",
+        "train.checkpoint_every = 4", "train.global_batch_size = 8", "train.precision = 'float64'",
+        "DomainAdaptation.adaptation_start = 2", *bindings])
+    domain_adaptation(str(tmp_path / name))
+  for row, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    assert row.keys() == other.keys()
+    np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("binding, line", [
+    ("DomainAdaptation.adaptation_start = 0",
+     "DomainAdaptation.adaptation_start = 0: must be at least 1"),
+    ("domain_adaptation.held_out = 1.0",
+     "held_out = 1.0: holds out 898 of 898 images, and some must be on both sides; write a share "
+     "such as 0.2")])
+def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
+  config.parse([FILE], [binding])
+  assert refusal(domain_adaptation, str(tmp_path)) == line
