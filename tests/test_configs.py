@@ -17,6 +17,7 @@ from experiments.dqn import dqn
 from experiments.gan import gan
 from experiments.logan import logan
 from experiments.maml import maml  # noqa: F401  (for gin)
+from experiments.mpo import mpo
 from experiments.ppo import ppo
 from experiments.r3gan import r3gan
 from experiments.resnet import resnet
@@ -32,7 +33,8 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
-AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "ppo": ppo, "sac": sac, "td3": td3}
+AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "mpo": mpo, "ppo": ppo, "sac": sac,
+               "td3": td3}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
              "vqgan": vqgan, "wgangp": gan}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, dqn, ppo, sac, td3
+from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
@@ -33,7 +33,7 @@ SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
                     "Rollouts.epochs = 2"]}
 MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
          "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
-         "ppo_pendulum": ppo.ppo}
+         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -102,6 +102,7 @@ def one_device(tmp_path_factory):
     pytest.param("sac", "central storage 2", [], marks=pytest.mark.slow),
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
     ("ppo", "mirrored 2", []),
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
