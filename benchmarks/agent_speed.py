@@ -39,7 +39,6 @@ _PER_CALL = 10  # Our updates in a compiled call.
 
 def ours(number: int) -> Callable[[], float]:
   """A function that takes a turn of `experiments.sac`, and returns the last loss."""
-  import gin
 
   from experiments.sac import SAC
   from models.rl import agents

@@ -289,7 +289,7 @@ def test_a_step_of_mpo_is_that_of_the_formulas(made):
     average, x = tf.split(other.policy(states), 2, 1)
     return average[:, None], (0.5 * tf.math.log(1 + tf.exp(x)) / math.log(2) + 1e-6)[:, None]
 
-  def density(x, average, deviation):  # Of each number: [n, k, a].
+  def density(x, average, deviation):  # For each number: [n, k, a].
     return tf.exp(-((x - average) / deviation) ** 2 / 2) / deviation / math.sqrt(2 * math.pi)
 
   def moved(old, new):  # The divergence of each number.
