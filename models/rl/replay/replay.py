@@ -144,18 +144,18 @@ class Replay(tf.Module):
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, floating [].
+    """Scalars for a step to log, [].
 
-    `replay_size`, the number of transitions; `samples_per_insert`, how often a timestep was sampled
-    on average; and `largest_priority`, if there are priorities.
+    `replay_size`, the number of transitions, int64; `samples_per_insert`, how often a timestep was
+    sampled on average; and `largest_priority`, if there are priorities.
     """
     global_batch = replicator.batch_size() * replicator.num_replicas()
     drawn = global_batch * (replicator.step_number() + 1)
-    found = {"replay_size": self.drawable,
-             "samples_per_insert": drawn / tf.reduce_sum(self.written)}
+    found = {"samples_per_insert": drawn / tf.reduce_sum(self.written)}
     if self.prioritized:
       found["largest_priority"] = self.largest_priority
-    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
+    return {"replay_size": tf.identity(self.drawable),
+            **{name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}}
 
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
