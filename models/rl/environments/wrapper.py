@@ -194,8 +194,8 @@ def _checked(name: str, env: gymnasium.Env) -> spaces.Box | spaces.Discrete:
                      "Discrete, such as 'CartPole-v1'")
   if not env.observation_space.is_np_flattenable:
     raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
-                     "not make a vector of fixed length; register it with a wrapper that selects "
-                     "from them, or set Environments.pixels")
+                     "not make a vector of fixed length; select from them with a wrapper, see "
+                     "Environments.wrappers, or set Environments.pixels")
   return space
 
 
