@@ -25,6 +25,7 @@ from models.rl.networks.distributions import Categorical, Gaussian
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.rollouts import Experience, Rollouts
 from replicator import app, random
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -47,6 +48,7 @@ class PPO(tf.Module):
                clip: float = 0.2, entropy: float = 0.0, policy: Callable[..., Any] = Policy,
                critic: Callable[..., Any] = Policy):
     super().__init__()
+    above_zero("PPO", clip=clip)
     shape, action_size = environments.observation_shape, environments.action_size
     self.clip, self.entropy = clip, entropy
     self.normalizer = Normalizer(shape)

@@ -25,6 +25,7 @@ from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
 from replicator import app, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -51,6 +52,7 @@ class SAC(tf.Module):
                noise: schedules.Number = 1.0, policy: Callable[..., Any] = Policy,
                critic: Callable[..., Any] = Critic):
     super().__init__()
+    above_zero("SAC", temperature=temperature)
     shape, action_size = environments.observation_shape, environments.action_size
     self.action_size, self.noise = action_size, noise
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy

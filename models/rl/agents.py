@@ -20,6 +20,7 @@ from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
 from replicator import UsageError, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable
@@ -34,6 +35,9 @@ class RateLimiter:
 
   start: int = 1000
   samples_per_insert: float = 32.0
+
+  def __post_init__(self):
+    above_zero("RateLimiter", start=self.start, samples_per_insert=self.samples_per_insert)
 
   def environment_steps(self, training_step: int) -> int:
     """Environment steps of the run, over all environments, when a training step begins."""

@@ -87,6 +87,9 @@ class Exploration:
   alpha: float = 0.0
 
   def __post_init__(self):
+    if isinstance(self.noise, type):
+      raise UsageError(f"Exploration.noise = @{self.noise.__name__}: write brackets behind it, "
+                       f"@{self.noise.__name__}()")
     if min(self.random_steps, self.alpha, np.min(self.scale)) < 0:
       raise UsageError(f"{self}: no number may be below 0")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
 
 _INSTALL = "pip install -e '.[rl]'"
+_EXTRA = ("gymnasium", "dm_control", "shimmy", "mujoco")  # What that installs.
 _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 
 
@@ -225,7 +226,7 @@ def _spec_of(name: str) -> "EnvSpec":
     known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
     hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."
     of_package = "" if module or of_dm_control else (
-        " One that a module registers is written 'module:Name-v0'.")
+        " One that a module registers is written 'module:Name-v0', as 'ale_py:ALE/Pong-v5'.")
     raise UsageError(f"Environments.name = '{name}': there is no such environment.{hint}"
                      f"{of_package}")
   return registry[identity]
@@ -243,8 +244,9 @@ def _changed(spec: "EnvSpec", kwargs: Mapping[str, Any], wrappers: Mapping[str, 
     try:
       load_env_creator(path)
     except (ValueError, ImportError, AttributeError) as error:
-      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded: {first_line(error)}; "
-                       "write 'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
+      why = "" if isinstance(error, ValueError) else f": {first_line(error)}"
+      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; write "
+                       "'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
   changed = copy.copy(spec)
   changed.kwargs = {**spec.kwargs, **kwargs}
   changed.additional_wrappers = (*spec.additional_wrappers, *(
@@ -257,8 +259,11 @@ def _import(module: str, name: str) -> Any:
     with rendering.opengl(rendering.NOTHING):
       return importlib.import_module(module)
   except ImportError as error:
-    raise UsageError(f"Environments.name = '{name}' needs {error.name or module}, which is not "
-                     f"installed; {_INSTALL}") from error
+    missing = error.name or module
+    remedy = (_INSTALL if missing in _EXTRA else
+              f"install it, or start where Python finds a module {missing}")
+    raise UsageError(f"Environments.name = '{name}' needs {missing}, which is not installed; "
+                     f"{remedy}") from error
 
 
 def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":

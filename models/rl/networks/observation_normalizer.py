@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import replicated
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["shape"])
@@ -23,6 +24,7 @@ class Normalizer(tf.Module):
 
   def __init__(self, shape: tuple[int, ...], limit: float = 10.0, enabled: bool = True):
     super().__init__()
+    above_zero("Normalizer", limit=limit)
     self.limit = limit
     self.enabled = enabled
     self._shape = shape[-1:] if len(shape) == 3 else shape

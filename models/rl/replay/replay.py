@@ -18,7 +18,7 @@ import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
-from replicator.errors import at_least_one
+from replicator.errors import at_least_one, from_0_to_1
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
@@ -269,7 +269,5 @@ def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int,
   if stream_capacity <= n_step:
     raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
                      f"timesteps, too few for a transition of n_step = {n_step}; write more")
-  for name, value in (("discount", discount), ("priority_exponent", priority_exponent),
-                      ("importance_exponent", importance_exponent)):
-    if not 0 <= value <= 1:
-      raise UsageError(f"Replay.{name} = {value}: must be from 0 to 1")
+  from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
+              importance_exponent=importance_exponent)

@@ -42,7 +42,7 @@ def test_a_name_that_cannot_be_used_is_an_error_of_one_line(name, words):
     ({"vectorization": "threads"}, "write 'sync' or 'async'"),
     ({"kwargs": {"gravity": 1.0}}, "cannot be made: TypeError: .*unexpected .*'gravity'"),
     ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "cannot be made: .*'low'"),
-    *(({"wrappers": {path: {}}}, f"^Environments.wrappers: '{path}' cannot be loaded: .* write '")
+    *(({"wrappers": {path: {}}}, f"^Environments.wrappers: '{path}' cannot be loaded.*; write '")
       for path in ("ClipReward", "nowhere:ClipReward", "gymnasium.wrappers:ClipRewards")),
 ])
 def test_a_setting_that_cannot_be_used_is_refused(settings, words):
