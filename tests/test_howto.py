@@ -98,8 +98,8 @@ def test_a_run_stops_early_is_sampled_at_its_best_and_resumes_on_other_replicas(
 def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path):
   (tmp_path / "models").mkdir()
   for block in pages.blocks_of(pages.ROOT / "docs/howto/agents.md"):
-    if block.title:
-      (tmp_path / block.title).write_text(block.text)
+    if block.title or "my_wrappers" in block.text:
+      (tmp_path / (block.title or "my_car.gin")).write_text(block.text)
   (words,) = commands("agents", "Environments")
   typed(tmp_path, words, EAGER, f"--workdir={tmp_path / 'run'}", bindings=[
       *STEPS, "RateLimiter.start = 1100", "Exploration.random_steps = 1100",
