@@ -88,11 +88,11 @@ def make_actor(environments: Environments, replay: Replay | Rollouts,
     if processes:
       raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
                        "present policy does, and actors in processes are behind it; write 0")
-    return Actor(environments, replay, normalizer, dataclasses.replace(exploration, random_steps=0),
-                 seed, closes=True)
+    return Actor(environments, replay, normalizer, seed,
+                 dataclasses.replace(exploration, random_steps=0), closes=True)
   if processes == 0:
-    return Actor(environments, replay, normalizer, exploration, seed)
-  return ActorPool(environments, replay, normalizer, processes, exploration, seed)
+    return Actor(environments, replay, normalizer, seed, exploration)
+  return ActorPool(environments, replay, normalizer, processes, seed, exploration)
 
 
 def scaled(noise: tf.Tensor, scale: schedules.Number, actor: Actor | ActorPool) -> tf.Tensor:

@@ -37,8 +37,8 @@ class Actor(tf.Module):
     environments: where it acts; each environment is a stream of the replay.
     replay: receives the timesteps.
     normalizer: receives every observation; or None.
-    exploration: the noise, and how long actions are random.
     seed: determines all random numbers.
+    exploration: the noise, and how long actions are random; None for that of the gin file.
     warn: called with one line when an environment fails.
     closes: whether the replay receives the present observations as ENDs at the end of `collect`, so
       that each stream ends with one. The episodes go on.
@@ -50,9 +50,11 @@ class Actor(tf.Module):
   """
 
   def __init__(self, environments: Environments, replay: Replay | Rollouts,
-               normalizer: Normalizer | None, exploration: Exploration, seed: int = 0,
-               warn: Callable[[str], None] = warn, closes: bool = False):
+               normalizer: Normalizer | None = None, seed: int = 0,
+               exploration: Exploration | None = None, warn: Callable[[str], None] = warn,
+               closes: bool = False):
     super().__init__()
+    exploration = exploration or Exploration()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._random_steps, self._closes = exploration.random_steps, closes
     self._noise = ActionNoise(seed, environments.number, environments.action_size, exploration,

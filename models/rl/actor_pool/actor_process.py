@@ -78,7 +78,7 @@ class RemoteActor:
     self._timesteps: list[Timesteps] = []
     outbox = types.SimpleNamespace(insert=self._timesteps.append)  # The replay is the learner's.
     self._warnings: list[str] = []
-    self._actor = Actor(environments, outbox, None, exploration, seed,  # type: ignore[arg-type]
+    self._actor = Actor(environments, outbox, None, seed, exploration,  # type: ignore[arg-type]
                         self._warnings.append)
 
   def work(self, weights: bytes) -> Answer:

@@ -74,8 +74,8 @@ class ActorPool(tf.Module):
     replay: receives the timesteps.
     normalizer: receives every observation; or None.
     processes: how many actors.
-    exploration: the noise of all environments, and how long actions are random.
     seed: determines all random numbers.
+    exploration: that of all environments, see `Actor`.
     where: 'local': processes of this machine; 'ray': a cluster of Ray, see `RayActor`.
     steps_per_order: steps of an order in each environment. The replay receives at most this many
       steps of all environments before they are due.
@@ -93,7 +93,7 @@ class ActorPool(tf.Module):
   """
 
   def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
-               processes: int, exploration: Exploration, seed: int = 0,
+               processes: int, seed: int = 0, exploration: Exploration | None = None,
                where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
                max_policy_age: int = 500, warn: Callable[[str], None] = warn):
     super().__init__()
@@ -101,9 +101,9 @@ class ActorPool(tf.Module):
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._processes, self._seed, self._where = processes, seed, where
     self._steps_per_order, self._max_policy_age = steps_per_order, max_policy_age
-    self._exploration, self._warn = exploration, warn
+    self._exploration, self._warn = exploration or Exploration(), warn
     n = environments.number
-    self._scales = exploration.scales(n)
+    self._scales = self._exploration.scales(n)
     self._environments_each = n // processes
     self.kept = SavedState(PoolState(
         0, 0, np.zeros([RECENT]), 0, 0, 0,

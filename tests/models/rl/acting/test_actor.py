@@ -46,7 +46,8 @@ def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, noise
   def unexpected(line):
     raise AssertionError(line)
   return Actor(Environments(name, number, **settings), recorder, recorder,
-               Exploration(random_steps, noise), seed=3, warn=warn or unexpected), recorder
+               seed=3, exploration=Exploration(random_steps, noise),
+               warn=warn or unexpected), recorder
 
 
 def assert_equal(found: Timesteps, expected: Timesteps) -> None:
@@ -90,7 +91,8 @@ def test_every_environment_is_a_stream_with_its_own_seeds_and_noise(scripted):
 def test_streams_that_are_closed_end_with_the_present_observation_and_go_on(scripted):
   scripted(length=3)
   recorder = Recorder()
-  actor = Actor(Environments("Scripted-v0", 2), recorder, None, Exploration(0), closes=True)
+  actor = Actor(Environments("Scripted-v0", 2), recorder, exploration=Exploration(0),
+                closes=True)
   for until in (4, 4, 6, 8):  # Nothing is done in the second call.
     actor.collect(policy, until)
   assert len(recorder.rows) == 3
