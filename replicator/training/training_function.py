@@ -191,8 +191,8 @@ class RunningCall:
 
   @property
   def counters(self) -> list[str]:
-    """The names of the scalars that are integers, after `fetch`."""
-    return [name for name, dtype in self._scalars.items() if dtype.is_integer]
+    """The names of the scalars that are unsigned integers, after `fetch`."""
+    return [name for name, dtype in self._scalars.items() if dtype.is_unsigned]
 
   def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
     """Waits for the call, and returns its scalars and whether any worker asked to stop.

@@ -96,7 +96,7 @@ class Actor(tf.Module):
       self._loop.new_actions[:] = False
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: [], of which int64 is a counter."""
+    """Progress of acting for a step to log: []; uint64 is a counter."""
     return self.kept.scalars("environment_steps")
 
   def close(self) -> None:

@@ -149,7 +149,7 @@ class ActorPool(tf.Module):
       self.kept.write(state)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: [], of which int64 is a counter."""
+    """Progress of acting for a step to log: []; uint64 is a counter."""
     return self.kept.scalars("environment_steps", "policy_age", "deaths")
 
   def close(self) -> None:

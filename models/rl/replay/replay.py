@@ -146,7 +146,7 @@ class Replay(tf.Module):
   def scalars(self) -> dict[str, tf.Tensor]:
     """Scalars for a step to log, [].
 
-    `replay_size`, the number of transitions, int64; `samples_per_insert`, how often a timestep was
+    `replay_size`, the number of transitions, uint64; `samples_per_insert`, how often a timestep was
     sampled on average; and `largest_priority`, if there are priorities.
     """
     global_batch = replicator.batch_size() * replicator.num_replicas()
@@ -154,7 +154,7 @@ class Replay(tf.Module):
     found = {"samples_per_insert": drawn / tf.reduce_sum(self.written)}
     if self.prioritized:
       found["largest_priority"] = self.largest_priority
-    return {"replay_size": tf.identity(self.drawable),
+    return {"replay_size": tf.cast(self.drawable, tf.uint64),
             **{name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}}
 
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -81,8 +81,9 @@ def test_scalars_are_means_over_replicas(synchronous):
   assert {values.dtype for values in history.values()} == {np.dtype("float32")}
 
 
-def test_integers_are_counters():
-  step = lambda: {"loss": 1.0, "count": tf.constant(3, tf.int64), "flag": tf.constant(True)}
+def test_unsigned_integers_are_counters():
+  step = lambda: {"loss": 1.0, "count": tf.constant(3, tf.uint64), "number": 3,
+                  "flag": tf.constant(True)}
   running = TrainingFunction(Replicator("one_device"), step, 2)(0, None)
   running.fetch()
   assert running.counters == ["count"]
