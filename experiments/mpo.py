@@ -25,6 +25,7 @@ from models.rl.environments.environments import Environments
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from replicator import app, random
+from replicator.errors import above_zero, at_least_one
 
 
 class Normal(NamedTuple):
@@ -53,6 +54,8 @@ class MPO(tf.Module):
   The optimizers are made in the gin scopes `critic`, `policy` and `duals`. The averages that the
   first two keep (`wrap_optimizer.ema_decay`) are the target networks.
 
+  Raises a UsageError if a bound or the deviation is not above 0, or no action is sampled.
+
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
@@ -75,6 +78,9 @@ class MPO(tf.Module):
                deviation: float = 0.5, policy: Callable[..., Any] = Policy,
                critic: Callable[..., Any] = Critic):
     super().__init__()
+    at_least_one("MPO", actions=actions)
+    above_zero("MPO", epsilon=epsilon, epsilon_mean=epsilon_mean, deviation=deviation,
+               epsilon_deviation=epsilon_deviation, epsilon_penalty=epsilon_penalty)
     shape, size = environments.observation_shape, environments.action_size
     self.returns, self.deviation = returns(), deviation
     self.sampled = [actions, size]

@@ -24,8 +24,8 @@ from models.rl.networks.actor_critic import Policy
 from models.rl.networks.distributions import Categorical, Gaussian
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.rollouts import Experience, Rollouts
-from replicator import app, random
-from replicator.optimizers.schedules import Number
+from replicator import app, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -45,9 +45,11 @@ class PPO(tf.Module):
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               clip: Number = 0.2, entropy: float = 0.0, policy: Callable[..., Any] = Policy,
-               critic: Callable[..., Any] = Policy):
+               clip: schedules.Number = 0.2, entropy: float = 0.0,
+               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Policy):
     super().__init__()
+    if not schedules.is_schedule(clip):
+      above_zero("PPO", clip=clip)
     shape, action_size = environments.observation_shape, environments.action_size
     self.clip, self.entropy = clip, entropy
     self.normalizer = Normalizer(shape)

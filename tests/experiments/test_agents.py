@@ -26,7 +26,7 @@ _COMMON = [
     "train.global_batch_size = 16", "Environments.number = 2", "Environments.episode_steps = 25",
     "EpisodeEvaluator.episodes = 2"]
 _REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
-             "Actor.random_steps = 40", "Replay.capacity = 80"]
+             "Exploration.random_steps = 40", "Replay.capacity = 80"]
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
 SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
@@ -282,6 +282,25 @@ def test_random_actions_become_rarer_with_environment_steps_in_other_processes_t
     np.testing.assert_array_equal(found, agent.act(observations, noise))
     others = (found != agent.act(observations, 0 * noise).numpy()).any(1)
     assert others.mean() == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("agent", ["d4pg", "td3", "sac"])
+def test_exploration_becomes_less_with_environment_steps(agent):
+  agent = make(agent, f"{agent.upper()}.noise = @linear()", "linear.initial = 0.2",
+               "linear.final = 0.0", "linear.end = 100")
+  observations, noise = np.zeros([1, 3], np.float32), np.ones([1, 1], np.float32)
+  moved = []
+  for steps in (0, 50, 100):
+    agent.actor.environment_steps.assign(steps)
+    moved.append(float((agent.act(observations, noise) - agent.act(observations, 0 * noise))[0, 0]))
+  assert moved[0] > 0.01 and moved[2] == 0
+  assert moved[1] == pytest.approx(moved[0] / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("agent", ["dqn_cartpole", "ppo"])
+def test_a_policy_that_says_how_probable_actions_are_needs_noise_of_scale_1(agent, tmp_path):
+  with pytest.raises(UsageError, match=r"^Exploration.scale = 0.5: .* must have the scale 1"):
+    train(agent, tmp_path, "Exploration.scale = 0.5")
 
 
 def test_densities_of_squashed_actions_sum_to_1():
