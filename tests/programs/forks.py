@@ -2,7 +2,7 @@
 
 `run` is `subprocess.run` of such a fork. Where it starts this Python itself, as a launcher starts
 its workers, the new process is a fork of the fork. TensorFlow has computed nothing in any process
-that is forked. All end with the process that called `run`.
+that is forked. All end with the process that called `run`. Their pages have no curves.
 """
 
 import atexit
@@ -33,9 +33,10 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 # What a program must import itself: gin has a state, and knows the modules of the project.
 _OWN = ("benchmarks", "experiments", "gin", "models", "replicator", "tests")
+# But TensorFlow knows a gradient of one room, and the curves of reports are replaced.
+_KEPT = ("replicator.internals", "replicator.workdir.charts")
 # What programs import besides.
-_OTHERS = ("jinja2", "matplotlib.figure", "matplotlib.backends.backend_svg", "numpy", "optuna",
-           "scipy.special", "sklearn.datasets")
+_OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets")
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
@@ -95,6 +96,8 @@ def _serve() -> None:
   quiet.import_tensorflow()
   for name in _OTHERS:
     importlib.import_module(name)
+  from replicator.workdir import charts
+  charts.curves = lambda *arguments: "<svg></svg>"  # To draw them takes longer than most runs.
   for line in sys.stdin:
     words, folder, environment, files = json.loads(line)
     ends_with_this = end_with_parent()
@@ -126,9 +129,10 @@ class _ForkingPopen(subprocess.Popen):
   """Forks this process where Python would start again to run a program."""
 
   def __init__(self, args, *others: Any, **options: Any):
-    # A thread may hold a lock, which would stay locked in the fork.
-    is_alone = len(os.listdir("/proc/self/task")) == 1
-    if (isinstance(args, (list, tuple)) and args[0] == sys.executable and is_alone
+    # A thread of TensorFlow may hold a lock, which would stay locked in the fork. Python's own
+    # threads end there, and what they lock is made again.
+    is_safe = len(os.listdir("/proc/self/task")) == threading.active_count()
+    if (isinstance(args, (list, tuple)) and args[0] == sys.executable and is_safe
         and (args[1] in ("-m", "-c") or not str(args[1]).startswith("-"))):
       # The new process calls the function in place of `exec`, and the function does not return.
       options["preexec_fn"] = functools.partial(
@@ -157,7 +161,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str] | None,
       os.environ.update(environment)
     weakref.finalize._registry.clear()  # The temporary folders are those of the other process.
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN
-                 and not name.startswith("replicator.internals")]:  # TensorFlow knows a gradient.
+                 and not name.startswith(_KEPT)]:
       del sys.modules[name]
     is_raw = "PYTHONUNBUFFERED" in os.environ
     sys.stdout, sys.stderr = (
