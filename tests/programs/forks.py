@@ -36,7 +36,8 @@ _OWN = ("benchmarks", "experiments", "gin", "models", "replicator", "tests")
 # But TensorFlow knows a gradient of one room, and the curves of reports are replaced.
 _KEPT = ("replicator.internals", "replicator.workdir.charts")
 # What programs import besides.
-_OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets")
+_OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets",
+           "tensorboard.summary")
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
