@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 
+import fsspec
 import gin
 import tensorflow as tf
 
@@ -86,6 +87,8 @@ def run(kills: int, seed: int, folder: pathlib.Path, flags: list[str]) -> None:
   """Starts the experiment until it is done."""
   draw = random.Random(seed)
   url = next(flag for flag in flags if flag.startswith("--workdir=")).partition("=")[2]
+  if "://" in url:
+    fsspec.get_filesystem_class(url.partition(":")[0])  # Imports it, once for all starts.
   for number in range(kills):
     here, copy = folder / f"machine-{number}", folder / str(number)
     here.mkdir()
