@@ -48,10 +48,7 @@ def test_the_error_of_the_first_example_is_raised():
 
 
 class Drawn:
-  """Images that the threads draw, where Python's collector runs; the `broken` one is an error.
-
-  It runs in every fourth image, which is in any batch that is being made.
-  """
+  """Images that the threads draw, where Python's collector runs; the `broken` one is an error."""
 
   size = 1000
   image_shape = (1, 1, 1)
@@ -66,8 +63,7 @@ class Drawn:
   def _draw(self, index):
     if index == self._broken:
       raise ValueError("broken")
-    if index % 4 == 0:
-      gc.collect()
+    gc.collect()
     return np.zeros([1, 1, 1], np.uint8), np.int32(index % 2)
 
 
