@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import replicator
 from models.diffusion import edm
-from models.diffusion.networks import DenoisingMLP, DenoisingUNet  # noqa: F401  (for gin)
+from models.diffusion.networks import DenoisingMLP  # noqa: F401  (for gin)
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
 from models.vision import sources  # noqa: F401  (for gin)

@@ -26,7 +26,7 @@ import replicator
 from models.diffusion import edm
 from models.diffusion.distillation import matching_gradient, matching_loss
 from models.diffusion.gaussians import GaussianMixture, PointEvaluator  # noqa: F401  (for gin)
-from models.diffusion.networks import DenoisingMLP, DenoisingUNet  # noqa: F401  (for gin)
+from models.diffusion.networks import DenoisingMLP  # noqa: F401  (for gin)
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
 from models.vision import sources  # noqa: F401  (for gin)
@@ -41,7 +41,7 @@ class DMD2(tf.Module):
 
   The optimizers are made in the gin scopes `fake` and `generator`. The generator waits by
   `wrap_optimizer.every`. Both networks and the teacher are alike, so that
-  `StartFrom.networks` gives each of them the weights of a trained `experiments.diffusion`.
+  `StartFrom.networks` gives all three the weights of a trained `experiments.diffusion`.
 
   Args:
     image_shape: that of an example.
@@ -77,15 +77,15 @@ class DMD2(tf.Module):
 
     The second one is half the mean square of the gradient by the samples.
     """
-    return {"fake": self.optimizers["fake"].minimize(self._fake_loss, *self._draw(0.0, 1.0)),
+    return {"fake": self.optimizers["fake"].minimize(self._fake_loss, *self._draw()),
             "matching": self.optimizers["generator"].minimize(
-                self._matching_loss, *self._draw(self.first, self.last))}
+                self._matching_loss, *self._draw())}
 
-  def _draw(self, first: float, last: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  def _draw(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Codes and noise, each `[n, *image_shape]`, and noise levels [n]."""
     n = replicator.batch_size()
     z, noise = (random.normal(name, [n, *self.image_shape]) for name in ("z", "noise"))
-    return z, noise, edm.noise_level(random.uniform("level", [n], first, last))
+    return z, noise, edm.noise_level(random.uniform("level", [n], self.first, self.last))
 
   def _fake_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
     return edm.denoising_loss(self.fake, edm.one_step(self.generator, z), noise, sigma)

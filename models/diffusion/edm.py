@@ -26,7 +26,7 @@ class Denoiser(keras.Model):
 
   Args:
     shape: that of an example.
-    network: makes F from the shape, such as `@DenoisingUNet`.
+    network: makes F from the shape, such as `@DenoisingMLP`.
     sigma_data: the standard deviation of the examples.
 
   Raises:

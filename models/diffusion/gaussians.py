@@ -98,7 +98,7 @@ class PointEvaluator:
     self.data, self.points = data, points
 
   def __call__(self, step: Any) -> replicator.Evaluation:
-    """What `GaussianMixture.measure` returns, and a picture of the points."""
+    """The numbers of `GaussianMixture.measure`, and a picture of the points."""
     points = np.asarray(samples(step, self.points), np.float64)
     return replicator.Evaluation(self.data.measure(points), self.picture(points),
                                  f"{self.points:,} points")

@@ -145,7 +145,7 @@ class StartFrom:
     }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen)
 
   def _wanted(self, here: Set[str], there: Set[str]) -> dict[str, str]:
-    """What each network of this run takes the weights of; `here` and `there` are all networks."""
+    """The network there that each network here takes the weights of, of all in both runs."""
     if self._networks is None:
       return {name: name for name in [*here, *sorted(there - here)]}
     wanted = (dict(self._networks) if isinstance(self._networks, Mapping)
