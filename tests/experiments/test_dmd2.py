@@ -172,6 +172,16 @@ def test_all_networks_begin_as_the_averages_of_a_trained_teacher(tmp_path, monke
              for network in ("fake", "generator"))
 
 
+@pytest.mark.slow
+def test_the_generator_reaches_all_gaussians(tmp_path):
+  config.parse([str(ROOT / "configs/dmd2_gaussians.gin")], [
+      "train.steps = 1000", "train.log_every = 1000", "train.checkpoint_every = 0"])
+  dmd2.dmd2(str(tmp_path))
+  first, last = (row for row in rows(tmp_path) if "eval/modes" in row)
+  assert (first["eval/modes"], last["eval/modes"], last["eval/teacher_modes"]) == (1, 8, 8)
+  assert last["eval/largest_share"] < 0.25 and last["eval/within"] > 0.5
+
+
 @pytest.mark.parametrize("binding, line", [
     ("DMD2.first = 0.99", "DMD2.first = 0.99 and DMD2.last = 0.98: positions rise, and are in "
                           "[0, 1]"),
