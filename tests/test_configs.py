@@ -13,6 +13,8 @@ from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.cyclegan import cyclegan
 from experiments.d4pg import d4pg
+from experiments.diffusion import diffusion  # noqa: F401  (for gin)
+from experiments.dmd2 import dmd2  # noqa: F401  (for gin)
 from experiments.dqn import dqn
 from experiments.gan import gan
 from experiments.logan import logan
@@ -46,7 +48,8 @@ AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
 SELF_SUPERVISED = sorted(CONFIGS.glob("self_supervision_*.gin"))
-OTHERS = sorted(CONFIGS.glob("maml_*.gin"))  # Trained in tests/experiments.
+OTHERS = sorted(path for name in ("maml", "diffusion", "dmd2")
+                for path in CONFIGS.glob(f"{name}_*.gin"))  # Trained in tests/experiments.
 
 
 def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
