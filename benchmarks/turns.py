@@ -36,9 +36,9 @@ def define_flags(contenders: Sequence[str]) -> None:
 def set_threads() -> None:
   """Runs in a contender's process: loads its framework, PyTorch or TensorFlow, with `--threads`.
 
-  The names of the contenders in PyTorch begin with `torch` or are `pytorch`.
+  The names of the contenders in PyTorch begin with `torch`, `pytorch` or `sb3`.
   """
-  if flags.FLAGS.contender.startswith(("torch", "pytorch")):
+  if flags.FLAGS.contender.startswith(("torch", "pytorch", "sb3")):
     import torch
     torch.set_num_threads(flags.FLAGS.threads)
   else:

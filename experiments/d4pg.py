@@ -24,7 +24,7 @@ from models.rl.environments.environments import Environments
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
-from replicator import app
+from replicator import app, schedules
 
 
 @gin.configurable(denylist=["environments"])
@@ -39,7 +39,8 @@ class D4PG(tf.Module):
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
     returns: makes the head of the critic: `CategoricalReturns` or `ExpectedReturns`.
-    noise: standard deviation of the exploration, for actions in [-1, 1].
+    noise: standard deviation of the exploration, for actions in [-1, 1]: a number, or a schedule
+      that counts environment steps.
     action_gradient_norm: maximum norm of the gradient of the value with respect to an action.
     policy: makes the network of the policy; it is made and called as `Policy` is.
     critic: makes that of the critic; it is made and called as `Critic` is.
@@ -48,7 +49,7 @@ class D4PG(tf.Module):
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                returns: Callable[[], CategoricalReturns | ExpectedReturns] = CategoricalReturns,
-               noise: float = 0.3, action_gradient_norm: float = 1.0,
+               noise: schedules.Number = 0.3, action_gradient_norm: float = 1.0,
                policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size
@@ -81,7 +82,8 @@ class D4PG(tf.Module):
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
     actions = self._action(self.normalizer(observations))
-    return tf.clip_by_value(actions + self.noise * tf.cast(noise, actions.dtype), -1.0, 1.0)
+    noise = agents.scaled(tf.cast(noise, actions.dtype), self.noise, self.actor)
+    return tf.clip_by_value(actions + noise, -1.0, 1.0)
 
   def _action(self, observations: tf.Tensor) -> tf.Tensor:
     return tf.tanh(self.policy(observations))

@@ -27,6 +27,7 @@ from models.rl.networks.actor_critic import ActionValues
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
 from replicator import app, schedules
+from replicator.errors import from_0_to_1
 
 
 @gin.configurable(denylist=["environments"])
@@ -52,6 +53,8 @@ class DQN(tf.Module):
                double: bool = True, epsilon: schedules.Number = 0.05,
                network: Callable[..., Any] = ActionValues):
     super().__init__()
+    if not schedules.is_schedule(epsilon):
+      from_0_to_1("DQN", epsilon=epsilon)
     self.returns, self.double, self.epsilon = returns(), double, epsilon
     self.normalizer, self.replay, self.actor = agents.experience(environments, discrete=True)
     self.network = network(environments.observation_shape, environments.action_size,

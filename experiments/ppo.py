@@ -24,7 +24,8 @@ from models.rl.networks.actor_critic import Policy
 from models.rl.networks.distributions import Categorical, Gaussian
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.rollouts import Experience, Rollouts
-from replicator import app, random
+from replicator import app, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -36,7 +37,7 @@ class PPO(tf.Module):
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    clip: the probability of an action moves by this share at most.
+    clip: the probability of an action moves by this share at most; a number or a schedule.
     entropy: weight of the policy's entropy, in nats.
     policy: makes the network of the policy; it is made and called as `Policy` is.
     critic: makes that of the values, with one output; it is made and called as `Policy` is.
@@ -44,9 +45,11 @@ class PPO(tf.Module):
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               clip: float = 0.2, entropy: float = 0.0, policy: Callable[..., Any] = Policy,
-               critic: Callable[..., Any] = Policy):
+               clip: schedules.Number = 0.2, entropy: float = 0.0,
+               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Policy):
     super().__init__()
+    if not schedules.is_schedule(clip):
+      above_zero("PPO", clip=clip)
     shape, action_size = environments.observation_shape, environments.action_size
     self.clip, self.entropy = clip, entropy
     self.normalizer = Normalizer(shape)
@@ -92,16 +95,18 @@ class PPO(tf.Module):
     variance = replicator.all_mean(tf.reduce_mean(tf.square(advantage)))
     advantage /= tf.sqrt(variance) + 1e-8
 
+    clip = replicator.scheduled(self.clip)
+
     def loss():
       outputs = self.policy(batch.observation)
       moved = self.actions.log_probability(outputs, batch.action) - batch.log_probability
       ratio = tf.exp(moved)
-      within = tf.clip_by_value(ratio, 1.0 - self.clip, 1.0 + self.clip)
+      within = tf.clip_by_value(ratio, 1.0 - clip, 1.0 + clip)
       gain = tf.reduce_mean(tf.minimum(ratio * advantage, within * advantage))
       entropy = tf.reduce_mean(self.actions.entropy(outputs))
       return -gain - self.entropy * entropy, {
           "entropy": entropy, "kl": tf.reduce_mean(ratio - 1.0 - moved),
-          "clipped": tf.reduce_mean(tf.cast(tf.abs(ratio - 1.0) > self.clip, ratio.dtype))}
+          "clipped": tf.reduce_mean(tf.cast(tf.abs(ratio - 1.0) > clip, ratio.dtype))}
 
     value, found = self.optimizers["policy"].minimize(loss)
     return {"policy": value, **found}

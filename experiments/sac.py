@@ -24,7 +24,8 @@ from models.rl.environments.environments import Environments
 from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
-from replicator import app, random
+from replicator import app, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -39,6 +40,8 @@ class SAC(tf.Module):
     optimizer: makes a Keras optimizer.
     target_entropy: target of the policy's entropy; None for minus the length of an action.
     temperature: the initial temperature.
+    noise: factor on the policy's standard deviation when it acts: a number, or a schedule that
+      counts environment steps.
     policy: makes the network of the policy; it is made and called as `Policy` is.
     critic: makes each of the two critics; it is made and called as `Critic` is.
   """
@@ -46,10 +49,12 @@ class SAC(tf.Module):
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                target_entropy: float | None = None, temperature: float = 1.0,
-               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
+               noise: schedules.Number = 1.0, policy: Callable[..., Any] = Policy,
+               critic: Callable[..., Any] = Critic):
     super().__init__()
+    above_zero("SAC", temperature=temperature)
     shape, action_size = environments.observation_shape, environments.action_size
-    self.action_size = action_size
+    self.action_size, self.noise = action_size, noise
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, 2 * action_size)
@@ -81,7 +86,8 @@ class SAC(tf.Module):
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
-    return self._sample(self.normalizer(observations), noise)[0]
+    return self._sample(self.normalizer(observations),
+                        agents.scaled(noise, self.noise, self.actor))[0]
 
   def _sample(self, observations: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Actions tanh(mean + deviation * noise) `[n, a]`, and their log probability densities [n]."""

@@ -23,7 +23,7 @@ from models.rl.environments.environments import Environments
 from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
-from replicator import app, random
+from replicator import app, random, schedules
 
 
 @gin.configurable(denylist=["environments"])
@@ -37,7 +37,8 @@ class TD3(tf.Module):
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    noise: standard deviation of the exploration, for actions in [-1, 1].
+    noise: standard deviation of the exploration, for actions in [-1, 1]: a number, or a schedule
+      that counts environment steps.
     target_noise: standard deviation of the noise on the target policy's actions.
     target_clip: the largest such noise.
     policy: makes the network of the policy; it is made and called as `Policy` is.
@@ -46,7 +47,7 @@ class TD3(tf.Module):
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               noise: float = 0.1, target_noise: float = 0.2, target_clip: float = 0.5,
+               noise: schedules.Number = 0.1, target_noise: float = 0.2, target_clip: float = 0.5,
                policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, self.action_size = environments.observation_shape, environments.action_size
@@ -77,7 +78,8 @@ class TD3(tf.Module):
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
-    return self._action(self.normalizer(observations), self.noise * noise)
+    return self._action(self.normalizer(observations),
+                        agents.scaled(noise, self.noise, self.actor))
 
   def _action(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     actions = tf.tanh(self.policy(observations))

@@ -51,6 +51,20 @@ def at_least_one(owner: str, **values: int | None) -> None:
       raise UsageError(f"{owner}.{name} = {value}: must be at least 1")
 
 
+def above_zero(owner: str, **values: float) -> None:
+  """Raises a `UsageError` for the first of the owner's parameters that is not above 0."""
+  for name, value in values.items():
+    if not value > 0:
+      raise UsageError(f"{owner}.{name} = {value}: must be above 0")
+
+
+def from_0_to_1(owner: str, **values: float) -> None:
+  """Raises a `UsageError` for the first of the owner's parameters that is not from 0 to 1."""
+  for name, value in values.items():
+    if not 0 <= value <= 1:
+      raise UsageError(f"{owner}.{name} = {value}: must be from 0 to 1")
+
+
 def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
   """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar.
 

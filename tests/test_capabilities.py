@@ -21,6 +21,7 @@ WIDTH = 4  # The inputs of a layer.
 
 
 @pytest.mark.slow
+@pytest.mark.first
 def test_the_document_says_what_runs():
   assert capabilities.page() == DOCUMENT.read_text(), f"write it again: {capabilities.COMMAND}"
 

@@ -13,10 +13,13 @@ from experiments.bigan import bigan
 from experiments.bigbigan import bigbigan
 from experiments.cyclegan import cyclegan
 from experiments.d4pg import d4pg
+from experiments.diffusion import diffusion  # noqa: F401  (for gin)
+from experiments.dmd2 import dmd2  # noqa: F401  (for gin)
 from experiments.dqn import dqn
 from experiments.gan import gan
 from experiments.logan import logan
 from experiments.maml import maml  # noqa: F401  (for gin)
+from experiments.mpo import mpo
 from experiments.ppo import ppo
 from experiments.r3gan import r3gan
 from experiments.resnet import resnet
@@ -32,7 +35,8 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
-AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "ppo": ppo, "sac": sac, "td3": td3}
+AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "mpo": mpo, "ppo": ppo, "sac": sac,
+               "td3": td3}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
              "vqgan": vqgan, "wgangp": gan}
@@ -44,7 +48,8 @@ AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
 CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
 SELF_SUPERVISED = sorted(CONFIGS.glob("self_supervision_*.gin"))
-OTHERS = sorted(CONFIGS.glob("maml_*.gin"))  # Trained in tests/experiments.
+OTHERS = sorted(path for name in ("maml", "diffusion", "dmd2")
+                for path in CONFIGS.glob(f"{name}_*.gin"))  # Trained in tests/experiments.
 
 
 def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:

@@ -19,7 +19,7 @@ SHORT = [f"--gin_param={binding}" for binding in (
     "train.steps_per_call = 1", "train.global_batch_size = 16")]
 SMALL_AGENT = [f"--gin_param={binding}" for binding in (
     "Replicator.jit_compile = False", "RateLimiter.start = 60", "Environments.episode_steps = 25",
-    "Actor.random_steps = 40", "EpisodeEvaluator.episodes = 1")]
+    "Exploration.random_steps = 40", "EpisodeEvaluator.episodes = 1")]
 
 
 @pytest.fixture

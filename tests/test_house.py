@@ -34,12 +34,13 @@ MODELS = [
      "rl.acting"},
     {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
      "rl.actor_pool"},
+    {"diffusion.networks", "diffusion.edm", "diffusion.distillation"},
     {"vision.convert", "vision.preview", "vision.self_supervision", "metrics.extractors",
      "metrics.images", "rl.agents"},
     {"metrics.comparison"},
     {"metrics.cache", "metrics.memorization"},
     {"gan.evaluation"},
-    {"export", "gan.gans"},
+    {"export", "gan.gans", "diffusion.gaussians"},
 ]
 FLOOR = {f"{package}.{room}": number
          for package, floors in (("replicator", ENGINE), ("models", MODELS))

@@ -95,6 +95,22 @@ def test_a_run_stops_early_is_sampled_at_its_best_and_resumes_on_other_replicas(
 
 
 @pytest.mark.slow
+def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path):
+  (tmp_path / "models").mkdir()
+  for block in pages.blocks_of(pages.ROOT / "docs/howto/agents.md"):
+    if block.title or "my_wrappers" in block.text:
+      (tmp_path / (block.title or "my_car.gin")).write_text(block.text)
+  (words,) = commands("agents", "Environments")
+  typed(tmp_path, words, EAGER, f"--workdir={tmp_path / 'run'}", bindings=[
+      *STEPS, "RateLimiter.start = 1100", "Exploration.random_steps = 1100",
+      "train.eval_every = 4", "EpisodeEvaluator.episodes = 1",
+      "Replicator.jit_compile = False", "train.steps_per_call = 1"])
+  last = logs.rows(tmp_path / "run")[-1]
+  assert np.isfinite(last["critics"]) and last["environment_steps"] >= 1100
+  assert 10 < abs(last["eval/return"]) < 100  # By 0.1 in each of 1,000 steps at most.
+
+
+@pytest.mark.slow
 def test_a_run_is_tracked_offline_by_weights_and_biases(tmp_path):
   if importlib.util.find_spec("wandb") is None:
     pytest.skip("pip install -e '.[wandb]'")

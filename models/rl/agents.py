@@ -11,6 +11,7 @@ import gin
 import tensorflow as tf
 
 import replicator
+from models.rl.acting.action_noise import Exploration
 from models.rl.acting.actor import Actor
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.actor_pool.pool import ActorPool
@@ -18,7 +19,8 @@ from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
-from replicator import UsageError, random
+from replicator import UsageError, random, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable
@@ -33,6 +35,9 @@ class RateLimiter:
 
   start: int = 1000
   samples_per_insert: float = 32.0
+
+  def __post_init__(self):
+    above_zero("RateLimiter", start=self.start, samples_per_insert=self.samples_per_insert)
 
   def environment_steps(self, training_step: int) -> int:
     """Environment steps of the run, over all environments, when a training step begins."""
@@ -74,15 +79,26 @@ def make_actor(environments: Environments, replay: Replay | Rollouts,
     processes: 0 acts in this process, in turns with training; any other number of processes act
       while the learner trains, which no agent can use that learns from `Rollouts`.
   """
-  seed = random.seed_of("actor")
+  seed, exploration = random.seed_of("actor"), Exploration()
+  has_noise = not (environments.discrete or isinstance(replay, Rollouts))
+  if not has_noise and (exploration.scales(environments.number) != 1).any():
+    raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "
+                     "probable each action is, and its noise must have the scale 1")
   if isinstance(replay, Rollouts):
     if processes:
       raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
                        "present policy does, and actors in processes are behind it; write 0")
-    return Actor(environments, replay, normalizer, seed, random_steps=0, closes=True)
+    return Actor(environments, replay, normalizer, seed,
+                 dataclasses.replace(exploration, random_steps=0), closes=True)
   if processes == 0:
-    return Actor(environments, replay, normalizer, seed)
-  return ActorPool(environments, replay, normalizer, processes, seed)
+    return Actor(environments, replay, normalizer, seed, exploration)
+  return ActorPool(environments, replay, normalizer, processes, seed, exploration)
+
+
+def scaled(noise: tf.Tensor, scale: schedules.Number, actor: Actor | ActorPool) -> tf.Tensor:
+  """Noise times a number, or a schedule that counts environment steps: of the noise's shape."""
+  factor = schedules.value_at(scale, tf.identity(actor.environment_steps))
+  return tf.cast(factor, noise.dtype) * noise
 
 
 def experience(environments: Environments, discrete: bool = False

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from replicator.checkpoints.names import AVERAGE
+from replicator.checkpoints.names import AVERAGE, joined
 from replicator.checkpoints.snapshot import Snapshot
 from replicator.errors import UsageError
 
@@ -39,37 +39,46 @@ class Match:
     return {network: (count, everything[network]) for network, count in taken.items()}
 
 
-def match(networks: Iterable[str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
-          there: Names) -> Match:
+def match(networks: Mapping[str, str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
+          there: Names, averaged: bool = False) -> Match:
   """Finds what fits of some networks.
 
   Args:
-    networks: their paths.
+    networks: their paths in the step, and what each takes the weights of: a path in the checkpoint.
     variables: those of the step, by path.
     here: the names of the step.
     saved: the values of the checkpoint.
     there: the names of the checkpoint.
+    averaged: whether the weights are those averages that the checkpoint has.
   """
   found = Match(here)
-  for network in networks:
-    mine, others = _weights(here, network), _weights(there, network)
-    if not mine or not others:
-      found.left[network] = f"is {'only' if others else 'not'} in the other run"
+  averages = {name.removeprefix(AVERAGE): path for path, name in there.items()
+              if name.startswith(AVERAGE)}
+  average_of: dict[str, str] = {}  # The path there of the average of a weight that has a name here.
+  for network, other in networks.items():
+    mine = _weights(here, network)
+    # By the names that they would have here.
+    renamed = {joined(network, name.removeprefix(other).lstrip("/")): (name, path)
+               for name, path in _weights(there, other).items()}
+    if not mine or not renamed:
+      found.left[network] = f"is {'only' if renamed else 'not'} in the other run"
       continue
     for name, path in mine.items():
-      if name not in others:
+      if name not in renamed:
         found.left[name] = "is not in the other run"
-      elif why := saved.misfit(others[name], variables[path], any_float=True):
+        continue
+      name_there, path_there = renamed[name]
+      average_of[name] = averages.get(name_there, path_there)
+      if why := saved.misfit(path_there, variables[path], any_float=True):
         found.left[name] = why
       else:
-        found.taken[path] = others[name]
-    found.left |= {name: "is only in the other run" for name in others if name not in mine}
-  weights = {here[path]: path_there for path, path_there in found.taken.items()}
-  paths_there = {name: path for path, name in there.items()}
+        found.taken[path] = average_of[name] if averaged else path_there
+    found.left |= {name: "is only in the other run" for name in renamed if name not in mine}
+  taken = {here[path] for path in found.taken}
   for path, name in here.items():
     weight = name.removeprefix(AVERAGE)
-    if weight != name and weight in weights:
-      found.taken[path] = paths_there.get(name, weights[weight])
+    if weight != name and weight in taken:
+      found.taken[path] = average_of[weight]
   return found
 
 

@@ -3,7 +3,7 @@
 import fnmatch
 import hashlib
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import gin
@@ -53,18 +53,22 @@ class StartFrom:
     step: the number of training steps after which its checkpoint was saved; 'best' for the one
       that its `Checkpoints.keep_best` names; None for the newest good one.
     networks: the networks to take, by the attributes of the step that lead to them, such as
-      `['generator']`; None for all that both runs have.
+      `['generator']`; None for all that both runs have. `{'teacher': 'generator', 'student':
+      'generator'}` gives networks of this run the weights of one of the other run.
     frozen: what is frozen in each network: a number of its first layers or blocks,
       `{'discriminator': 2}`; or names of layers, where `*` stands for any characters,
       `{'discriminator': ['blocks/0', 'embedding'], 'encoder': ['*']}`.
+    averaged: whether the weights are the other run's moving averages, where it has them.
   """
 
   def __init__(self, run: str, step: int | Literal["best"] | None = None,
-               networks: Sequence[str] | None = None,
-               frozen: Mapping[str, int | Sequence[str]] | None = None):
+               networks: Sequence[str] | Mapping[str, str] | None = None,
+               frozen: Mapping[str, int | Sequence[str]] | None = None,
+               averaged: bool = False):
     self._run = run
     self._step = step
     self._networks = networks
+    self._averaged = averaged
     self._frozen = frozen or {}
 
   def begin(self, step: Any, replicator: Replicator, workdir: pathlib.Path) -> Origin:
@@ -120,14 +124,8 @@ class StartFrom:
     saved = Snapshot(values, facts["by_replica"])
     there = facts.get("names", {})
     others = networks_in(there)
-    both = networks.keys() & others
-    for name in self._networks or ():
-      if name not in both:
-        raise UsageError(f"StartFrom.networks: '{name}' is no network of both runs."
-                         f"{nearest(name, both)} Both have {_listed(both)}")
-    everything = [*networks, *sorted(others - networks.keys())]
-    found = match(everything if self._networks is None else self._networks,
-                  variables, here, saved, there)
+    found = match(self._wanted(networks.keys(), others), variables, here, saved, there,
+                  self._averaged)
     if not found.taken:
       why = "; ".join(f"{name} {why}" for name, why in list(found.left.items())[:3])
       raise self._error("nothing of it fits the networks of this run: "
@@ -145,6 +143,21 @@ class StartFrom:
         "taken": {network: taken for network, (taken, _) in counts.items()},
         "not_taken": left, "frozen": list(frozen),
     }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen)
+
+  def _wanted(self, here: Set[str], there: Set[str]) -> dict[str, str]:
+    """The network there that each network here takes the weights of, of all in both runs."""
+    if self._networks is None:
+      return {name: name for name in [*here, *sorted(there - here)]}
+    wanted = (dict(self._networks) if isinstance(self._networks, Mapping)
+              else {name: name for name in self._networks})
+    for name, other in wanted.items():
+      for each, known, whose in ([(name, here & there, "both runs")] if name == other else
+                                 [(name, here, "this run"), (other, there, "the other run")]):
+        if each not in known:
+          raise UsageError(f"StartFrom.networks: '{each}' is no network of {whose}."
+                           f"{nearest(each, known)} {whose.capitalize().removesuffix(' runs')} "
+                           f"{'have' if name == other else 'has'} {_listed(known)}")
+    return wanted
 
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:

@@ -3,3 +3,5 @@
 from replicator.console import quiet
 
 quiet.import_tensorflow()
+
+from replicator.optimizers import schedules as schedules  # A name of the facade.

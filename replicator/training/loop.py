@@ -2,7 +2,7 @@
 
     for each call of `steps_per_call` steps:
         take the next global batches, run the replica step on every replica
-        every log_every steps         log the mean of each scalar since the last log point
+        every log_every steps         log each scalar's mean since the last log point, or a counter
         every eval_every steps        evaluate, draw a picture; end if patience is over
         every checkpoint_every steps  save
         on SIGTERM or SIGINT          save and stop
@@ -240,7 +240,7 @@ class Loop:
         with self._watch.waiting():
           values, agreed = result.fetch()
         self._recovery.check(first_step, values, batch, self._chief.note)
-        state.means.add(values)
+        state.means.add(values, result.counters)
         stop.agreed |= agreed
       now = time.monotonic()
       state.seconds = now - started

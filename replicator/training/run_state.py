@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Collection
 
 import numpy as np
 import tensorflow as tf
@@ -23,9 +24,12 @@ class RunningMeans:
     if state:  # Earlier versions kept one count.
       self._counts = state.get("counts") or dict.fromkeys(self._sums, state.get("count", 0))
 
-  def add(self, values: dict[str, np.ndarray]) -> None:
-    """Adds the values of some steps, `{name: [steps]}`."""
+  def add(self, values: dict[str, np.ndarray], counters: Collection[str] = ()) -> None:
+    """Adds the values of some steps, `{name: [steps]}`; the last one of counters is their mean."""
     for name, series in values.items():
+      if name in counters:
+        self._sums[name], self._counts[name] = float(series[-1]), 1
+        continue
       self._sums[name] = self._sums.get(name, 0.0) + float(np.sum(series, dtype=np.float64))
       self._counts[name] = self._counts.get(name, 0) + len(series)
 

@@ -26,7 +26,8 @@ class _Compiled:
   """The steps, compiled for what is `trainable` in the step."""
 
   function: Any  # A tf.function.
-  names: list[str]  # The step's scalars; known when the function is traced, as the next.
+  # The step's scalars and their types; known when the function is traced, as the next.
+  scalars: dict[str, tf.DType]
   draws: list[str]  # The generators of Python and NumPy that the step draws from.
   optimizers: dict[str, Optimizer]  # Those of the step, by path.
   arguments: tuple  # What it was first called with.
@@ -85,7 +86,7 @@ class TrainingFunction:
     arguments = self._arguments(first_step, inputs, stop)
     self._newest: _Compiled = self._compiled.get(arguments)
     history = self._replicator.start(self._newest.function, *arguments)
-    return RunningCall(self._newest.names, history)
+    return RunningCall(self._newest.scalars, history)
 
   def trace(self, inputs: Nest | None) -> list[str]:
     """Traces the steps for batches like `inputs`; returns the names of their scalars.
@@ -94,7 +95,7 @@ class TrainingFunction:
     """
     self._newest = self._compiled.get(self._arguments(0, inputs, False))
     self._newest.trace()
-    return list(self._newest.names)
+    return list(self._newest.scalars)
 
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid after the first call."""
@@ -121,34 +122,34 @@ class TrainingFunction:
 
   def _compile(self, arguments: tuple) -> _Compiled:
     """Compiles the steps for arguments like these, and for what is `trainable` now."""
-    names: list[str] = []
+    scalars: dict[str, tf.DType] = {}
     draws: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
       with python_draws.noted_in(draws, self._step_fn):
-        return self._steps(names, *arguments)
+        return self._steps(scalars, *arguments)
 
-    compiled = _Compiled(self._replicator.compile(steps), names, draws, self._optimizers, arguments,
-                         self._replicator.jit_compile)
+    compiled = _Compiled(self._replicator.compile(steps), scalars, draws, self._optimizers,
+                         arguments, self._replicator.jit_compile)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
       self._replicator.check_workers_agree()
     return compiled
 
-  def _steps(self, names: list[str], first_step: tf.Tensor, stop: tf.Tensor, arguments: tuple
-             ) -> tf.Tensor:
+  def _steps(self, scalars: dict[str, tf.DType], first_step: tf.Tensor, stop: tf.Tensor,
+             arguments: tuple) -> tf.Tensor:
     """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop.
 
-    The names of the scalars are left in `names`.
+    The names and types of the scalars are left in `scalars`.
     """
     floatx = keras.config.floatx()
     if self._steps_per_call == 1:
-      history = self._one_step(names, first_step, arguments)[tf.newaxis]
+      history = self._one_step(scalars, first_step, arguments)[tf.newaxis]
     else:
       history = tf.while_loop(
           lambda i, _: i < self._steps_per_call,
           lambda i, history: (i + 1, history.write(
-              i, self._one_step(names, first_step + tf.cast(i, tf.int64), arguments, i))),
+              i, self._one_step(scalars, first_step + tf.cast(i, tf.int64), arguments, i))),
           [0, tf.TensorArray(floatx, self._steps_per_call)])[1].stack()
     history = tf.concat([tf.fill([self._steps_per_call, 1], tf.cast(stop, floatx)), history], 1)
     if self._replicator.num_pipelines > 1:
@@ -156,36 +157,42 @@ class TrainingFunction:
           self._replicator.strategy.run(collectives.all_mean, args=(history,)))[0]
     return history
 
-  def _one_step(self, names: list[str], step: tf.Tensor, arguments: tuple,
+  def _one_step(self, scalars: dict[str, tf.DType], step: tf.Tensor, arguments: tuple,
                 i: tf.Tensor | None = None) -> tf.Tensor:
     """The scalars of a step, the i-th of several, averaged over this process's replicas."""
-    def scalars(*batch):
+    def run_step(*batch):
       if i is not None:
         batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
       run = lambda: checked_scalars(observer.current().run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
-      names[:] = list(outputs)
+      scalars.clear()  # Each replica is traced.
+      scalars.update({name: tf.convert_to_tensor(value).dtype for name, value in outputs.items()})
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
     replicator = self._replicator
 
     def means() -> tf.Tensor:
-      local = replicator.local_results(replicator.on_replicas(scalars, step, arguments))
+      local = replicator.local_results(replicator.on_replicas(run_step, step, arguments))
       return tf.add_n(local) / len(local)
 
     if not replicator.servers:
       return means()
     values, staleness = replicator.servers.measured(means)
-    names.append("staleness")
+    scalars["staleness"] = values.dtype
     return tf.concat([values, [tf.cast(staleness, values.dtype)]], 0)
 
 
 class RunningCall:
   """The scalars of one call of a `TrainingFunction`, which may still be being computed."""
 
-  def __init__(self, names: list[str], history: Any):
-    self._names = names
+  def __init__(self, scalars: dict[str, tf.DType], history: Any):
+    self._scalars = scalars
     self._history = history
+
+  @property
+  def counters(self) -> list[str]:
+    """The names of the scalars that are unsigned integers, after `fetch`."""
+    return [name for name, dtype in self._scalars.items() if dtype.is_unsigned]
 
   def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
     """Waits for the call, and returns its scalars and whether any worker asked to stop.
@@ -194,7 +201,7 @@ class RunningCall:
     """
     history = self._history
     values = history.fetch() if hasattr(history, "fetch") else history.numpy()
-    return dict(zip(self._names, values.T[1:], strict=True)), bool(values[0, 0] > 0)
+    return dict(zip(self._scalars, values.T[1:], strict=True)), bool(values[0, 0] > 0)
 
 
 def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, dqn, ppo, sac, td3
+from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl import agents
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import ExpectedReturns
@@ -273,3 +273,64 @@ def test_networks_of_the_users_take_the_places_of_these(made, kind):
   agent = made(kind, policy=OwnPolicy, critic=OwnCritic)
   critics = [agent.critic] if kind is d4pg.D4PG else agent.critics
   assert {type(agent.policy), *map(type, critics)} == {OwnPolicy, OwnCritic}
+
+
+def test_a_step_of_mpo_is_that_of_the_formulas(made):
+  """Abdolmaleki et al. 2018 (arXiv:1812.02256), equations of section 4, in NumPy's terms."""
+  k, bounds = 3, {"epsilon": 0.1, "epsilon_penalty": 0.2, "epsilon_mean": 0.3,
+                  "epsilon_deviation": 0.4}
+  agent, other = (made(mpo.MPO, returns=ExpectedReturns, actions=k, **bounds) for _ in range(2))
+  duals = [np.log(np.expm1(x)) for x in (0.5, 0.7, np.array([0.3, 0.2]), np.array([0.4, 0.6]))]
+  for each in (agent, other):
+    for variable, value in zip(each.duals, duals, strict=True):
+      variable.assign(value)
+
+  def distribution(states):
+    average, x = tf.split(other.policy(states), 2, 1)
+    return average[:, None], (0.5 * tf.math.log(1 + tf.exp(x)) / math.log(2) + 1e-6)[:, None]
+
+  def density(x, average, deviation):  # For each number: [n, k, a].
+    return tf.exp(-((x - average) / deviation) ** 2 / 2) / deviation / math.sqrt(2 * math.pi)
+
+  def moved(old, new):  # The divergence of each number.
+    (m, d), (n, e) = old, new
+    return mean(tf.math.log(e / d) + (d ** 2 + (m - n) ** 2) / (2 * e ** 2) - 0.5, [0, 1])
+
+  with context.entered(tf.constant(0, tf.int64)):
+    noise = random.normal("policy", [SIZE, k, ACTIONS])
+  with other.optimizers["policy"].averaged_weights():
+    old = distribution(NEXT)
+  actions = old[0] + old[1] * noise
+  with other.optimizers["critic"].averaged_weights():
+    values = tf.stack([other.critic(NEXT, tf.clip_by_value(actions[:, j], -1, 1))[:, 0]
+                       for j in range(k)], 1)
+  outside = -tf.sqrt(tf.reduce_sum(tf.maximum(abs(actions) - 1, 0) ** 2, 2))
+  target = BATCH.reward + BATCH.discount * mean(values, 1)
+  losses = (other.critic(STATES, BATCH.action)[:, 0] - target) ** 2 / 2
+
+  shares = [tf.exp(x) / tf.reduce_sum(tf.exp(x), 1, keepdims=True)
+            for x in (values / 0.5, outside / 0.7)]
+  weights = sum(shares)[:, :, None]
+  expected = {"critic": mean(BATCH.weight * losses), "value": mean(values),
+              "deviation": mean(old[1]), "temperature": 0.5}
+  parts = lambda new: [(new[0], old[1]), (old[0], new[1])]
+  kl = [moved(old, part) for part in parts(distribution(NEXT))]
+  expected |= {"kl_mean": mean(kl[0]), "kl_deviation": mean(kl[1])}
+
+  def policy_loss():
+    new = parts(distribution(NEXT))
+    fit = [tf.reduce_sum(weights * tf.math.log(density(actions, *part)), [1, 2]) for part in new]
+    return (tf.reduce_sum([0.3, 0.2] * moved(old, new[0]))
+            + tf.reduce_sum([0.4, 0.6] * moved(old, new[1])) - mean(fit[0] + fit[1]))
+
+  def dual_loss():
+    t, p, a, b = (tf.math.log(1 + tf.exp(tf.identity(v.value))) for v in other.duals)
+    temperature = lambda t, bound, x: t * (bound + mean(tf.math.log(mean(tf.exp(x / t), 1))))
+    return (temperature(t, 0.1, values) + temperature(p, 0.2, outside)
+            + tf.reduce_sum(a * (0.3 - kl[0])) + tf.reduce_sum(b * (0.4 - kl[1])))
+
+  descend(owned(other, "policy"), policy_loss)
+  descend(owned(other, "duals"), dual_loss)
+  descend(owned(other, "critic"), lambda: mean(
+      BATCH.weight * (other.critic(STATES, BATCH.action)[:, 0] - target) ** 2 / 2))
+  assert_step(agent, other, expected, losses)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, dqn, ppo, sac, td3
+from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
@@ -26,14 +26,14 @@ _COMMON = [
     "train.global_batch_size = 16", "Environments.number = 2", "Environments.episode_steps = 25",
     "EpisodeEvaluator.episodes = 2"]
 _REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
-             "Actor.random_steps = 40", "Replay.capacity = 80"]
+             "Exploration.random_steps = 40", "Replay.capacity = 80"]
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
 SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
                     "Rollouts.epochs = 2"]}
 MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
          "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
-         "ppo_pendulum": ppo.ppo}
+         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -102,6 +102,7 @@ def one_device(tmp_path_factory):
     pytest.param("sac", "central storage 2", [], marks=pytest.mark.slow),
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
     ("ppo", "mirrored 2", []),
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
@@ -281,6 +282,25 @@ def test_random_actions_become_rarer_with_environment_steps_in_other_processes_t
     np.testing.assert_array_equal(found, agent.act(observations, noise))
     others = (found != agent.act(observations, 0 * noise).numpy()).any(1)
     assert others.mean() == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("agent", ["d4pg", "td3", "sac"])
+def test_exploration_becomes_less_with_environment_steps(agent):
+  agent = make(agent, f"{agent.upper()}.noise = @linear()", "linear.initial = 0.2",
+               "linear.final = 0.0", "linear.end = 100")
+  observations, noise = np.zeros([1, 3], np.float32), np.ones([1, 1], np.float32)
+  moved = []
+  for steps in (0, 50, 100):
+    agent.actor.environment_steps.assign(steps)
+    moved.append(float((agent.act(observations, noise) - agent.act(observations, 0 * noise))[0, 0]))
+  assert moved[0] > 0.01 and moved[2] == 0
+  assert moved[1] == pytest.approx(moved[0] / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("agent", ["dqn_cartpole", "ppo"])
+def test_a_policy_that_says_how_probable_actions_are_needs_noise_of_scale_1(agent, tmp_path):
+  with pytest.raises(UsageError, match=r"^Exploration.scale = 0.5: .* must have the scale 1"):
+    train(agent, tmp_path, "Exploration.scale = 0.5")
 
 
 def test_densities_of_squashed_actions_sum_to_1():

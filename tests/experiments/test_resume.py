@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 
 HANG_SECONDS = 600
 SETTINGS = [
-    "train.log_every = 10", "train.eval_every = 60", "train.checkpoint_every = 4",
+    "train.log_every = 10", "train.eval_every = 40", "train.checkpoint_every = 4",
     "train.global_batch_size = 16", "DCGANGenerator.width = 8", "DCGANDiscriminator.width = 8",
     "SampleQuality.num_samples = 100"]
-ONE_DEVICE = ["train.steps = 240"]
-TWO_PROCESSES = ["train.steps = 180", "Replicator.strategy = 'multi_worker_mirrored'"]
+ONE_DEVICE = ["train.steps = 120"]
+TWO_PROCESSES = ["train.steps = 80", "Replicator.strategy = 'multi_worker_mirrored'"]
 LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
 
 

@@ -11,7 +11,7 @@ import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
 from replicator.sweeps import space, sweep, sweep_file
 from tests.programs import logs
-from tests.programs.processes import ROOT, python
+from tests.programs.processes import ROOT, forked, python
 
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.gin"))
 
@@ -45,10 +45,10 @@ def test_a_sweep_file_binds_what_the_experiment_has(path, tmp_path, monkeypatch)
 def test_a_sweep_of_real_runs_is_the_same_under_ray(tmp_path):
   path, found = tmp_path / "small.gin", {}
   path.write_text(SMALL)
-  for runner in ("local", "ray"):
+  for runner, run in (("local", forked), ("ray", python)):
     folder = tmp_path / runner
-    done = python("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
-                  "--jobs=2", f"--runner={runner}")
+    done = run("-m", "experiments.sweep", f"--sweep_file={path}", f"--workdir={folder}",
+               "--jobs=2", f"--runner={runner}")
     assert "1 of 1 done" in done.stdout
     found[runner] = {each.parent.name: logs.rows(each.parent)
                      for each in folder.glob("trials/*/metrics.jsonl")}

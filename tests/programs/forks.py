@@ -2,15 +2,17 @@
 
 `run` is `subprocess.run` of such a fork. Where it starts this Python itself, as a launcher starts
 its workers, the new process is a fork of the fork. TensorFlow has computed nothing in any process
-that is forked.
+that is forked. All end with the process that called `run`. Their pages have no curves.
 """
 
 import atexit
 import contextlib
+import ctypes
 import functools
+import gc
 import importlib
-import inspect
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -22,15 +24,21 @@ import tempfile
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from replicator.processes import end_with_parent
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
 # What a program must import itself: gin has a state, and knows the modules of the project.
 _OWN = ("benchmarks", "experiments", "gin", "models", "replicator", "tests")
+# But TensorFlow knows a gradient of one room, and the curves of reports are replaced.
+_KEPT = ("replicator.internals", "replicator.workdir.charts")
 # What programs import besides.
-_OTHERS = ("jinja2", "matplotlib.figure", "matplotlib.backends.backend_svg", "numpy", "optuna",
-           "scipy.special", "sklearn.datasets")
+_OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets",
+           "tensorboard.summary")
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 def run(words: Sequence[str], cwd: pathlib.Path, env: Mapping[str, str], timeout: float
@@ -44,10 +52,12 @@ def run(words: Sequence[str], cwd: pathlib.Path, env: Mapping[str, str], timeout
   with tempfile.TemporaryDirectory() as folder:
     files = [f"{folder}/stdout", f"{folder}/stderr"]
     print(json.dumps([words, str(cwd), dict(env), files]), file=server.stdin, flush=True)
-    alarm = threading.Timer(timeout, server.kill)  # Its forks end with it.
+    alarm = threading.Timer(timeout, server.terminate)  # Its forks end with it.
     alarm.start()
-    line = server.stdout.readline()
-    alarm.cancel()
+    try:
+      line = server.stdout.readline()
+    finally:
+      alarm.cancel()
     assert line, f"the server of forks has ended, or {words} took more than {timeout} seconds"
     texts = []
     for name in files:
@@ -69,68 +79,82 @@ def in_a_fork(test: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def _server() -> subprocess.Popen:
-  """The process that is forked; it ends with its standard input."""
+  """The process that is forked; it ends with this process, or when it gets SIGTERM."""
   server = subprocess.Popen([sys.executable, "-m", __name__], cwd=_ROOT, text=True,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                            preexec_fn=end_with_parent(signal.SIGTERM))
   atexit.register(server.communicate)
+  atexit.register(server.terminate)  # Runs first.
   return server
 
 
 def _serve() -> None:
   """Runs each command that comes, and prints its exit status."""
+  # What loses its parent becomes a child of this process, which can end it.
+  ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+  signal.signal(signal.SIGTERM, lambda number, frame: (_end_all(), os._exit(1)))
   from replicator.console import quiet
-  from replicator.processes import end_with_parent
   quiet.import_tensorflow()
   for name in _OTHERS:
     importlib.import_module(name)
+  from replicator.workdir import charts
+  charts.curves = lambda *arguments: "<svg></svg>"  # To draw them takes longer than most runs.
   for line in sys.stdin:
     words, folder, environment, files = json.loads(line)
     ends_with_this = end_with_parent()
     child = os.fork()
     if not child:
-      streams = [os.open(os.devnull, os.O_RDONLY),
-                 *(os.open(name, os.O_WRONLY | os.O_CREAT) for name in files)]
-      _become(words, folder, environment, streams, ends_with_this)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+      ends_with_this()
+      for number, file in enumerate([os.devnull, *files]):
+        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), number)
+      os.chdir(folder)
+      _become(words, environment)
+    ended, status = 0, 0
+    while ended != child:
+      ended, status = os.wait()
+    print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _end_all() -> None:
+  """Ends all children of this process, and theirs, which become its own."""
+  children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
+  with contextlib.suppress(ChildProcessError):  # There is none.
+    while True:
+      for child in children.read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+          os.kill(int(child), signal.SIGKILL)
+      os.wait()
 
 
 class _ForkingPopen(subprocess.Popen):
   """Forks this process where Python would start again to run a program."""
 
-  def _execute_child(self, *args, **kwargs) -> None:
-    how = inspect.signature(super()._execute_child).bind(*args, **kwargs).arguments
-    words = how["args"]
-    # A thread may hold a lock, which would stay locked in the fork.
-    is_alone = len(os.listdir("/proc/self/task")) == 1
-    if (isinstance(words, str) or words[0] != sys.executable or how["pass_fds"] or not is_alone
-        or (words[1].startswith("-") and words[1] not in ("-m", "-c"))):
-      super()._execute_child(*args, **kwargs)
-      return
-    pipes = [how[name] for name in (
-        "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
-    self.pid = os.fork()
-    if not self.pid:
-      _become(words[1:], how["cwd"], how["env"], [pipes[0], pipes[3], pipes[5]],
-              how["preexec_fn"], how["start_new_session"])
-    self._child_created = True
-    self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+  def __init__(self, args, *others: Any, **options: Any):
+    # A thread of TensorFlow may hold a lock, which would stay locked in the fork. Python's own
+    # threads end there, and what they lock is made again.
+    is_safe = len(os.listdir("/proc/self/task")) == threading.active_count()
+    if (isinstance(args, (list, tuple)) and args[0] == sys.executable and is_safe
+        and (args[1] in ("-m", "-c") or not str(args[1]).startswith("-"))):
+      # The new process calls the function in place of `exec`, and the function does not return.
+      options["preexec_fn"] = functools.partial(
+          _become, [str(word) for word in args[1:]], options.get("env"),
+          options.get("preexec_fn"), options.get("pass_fds", ()))
+    super().__init__(args, *others, **options)
 
 
-def _become(words: Sequence[str], folder: str | None, environment: Mapping[str, str] | None,
-            streams: Sequence[int], prepare, new_session: bool = False) -> None:
-  """Makes this fork what `python WORDS` is, and ends it. The streams are file numbers, or -1."""
+def _become(words: Sequence[str], environment: Mapping[str, str] | None,
+            prepare: Callable[[], object] | None = None, kept: Iterable[int] = ()) -> None:
+  """Makes this fork what `python WORDS` is, and ends it; it keeps some files open."""
   status = 1
   try:
-    for number, stream in enumerate(streams):
-      if stream != -1:
-        os.dup2(stream, number)
-    os.closerange(3, 1024)
+    gc.enable()  # `subprocess` has disabled it.
+    ends = [2, *sorted(kept), 1024]
+    for last, following in itertools.pairwise(ends):
+      os.closerange(last + 1, following)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    for stop, handler in ((signal.SIGINT, signal.default_int_handler),
-                          (signal.SIGTERM, signal.SIG_DFL)):
-      signal.signal(stop, handler)
-    if new_session:
-      os.setsid()
+    for number, handler in ((signal.SIGINT, signal.default_int_handler),
+                            (signal.SIGTERM, signal.SIG_DFL), (signal.SIGPIPE, signal.SIG_IGN)):
+      signal.signal(number, handler)
     if prepare:
       prepare()
     if environment is not None:
@@ -138,14 +162,13 @@ def _become(words: Sequence[str], folder: str | None, environment: Mapping[str, 
       os.environ.update(environment)
     weakref.finalize._registry.clear()  # The temporary folders are those of the other process.
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN
-                 and not name.startswith("replicator.internals")]:  # TensorFlow knows a gradient.
+                 and not name.startswith(_KEPT)]:
       del sys.modules[name]
     is_raw = "PYTHONUNBUFFERED" in os.environ
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(open(number, "wb", 0 if is_raw else -1, closefd=False),  # noqa: SIM115
                          errors=errors, line_buffering=number == 2, write_through=is_raw)
         for number, errors in ((1, "strict"), (2, "backslashreplace")))
-    os.chdir(folder or ".")
     subprocess.Popen = _ForkingPopen  # type: ignore[misc]
     status = _executed(*words)
   finally:

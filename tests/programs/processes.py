@@ -50,7 +50,7 @@ def wait_until(condition: Callable[[], object]) -> None:
   deadline = time.monotonic() + SECONDS
   while not condition():
     assert time.monotonic() < deadline
-    time.sleep(0.005)
+    time.sleep(0.02)  # A condition may read a long file.
 
 
 def wait_until_gone(pid: int) -> None:

@@ -1,6 +1,8 @@
 """Workers of one run, started one by one, as on machines of their own."""
 
 import contextlib
+import ctypes
+import functools
 import json
 import os
 import pathlib
@@ -17,13 +19,13 @@ SETTINGS = ["train.log_every = 1", "train.eval_every = 0", "Guard.action = 'off'
 
 @contextlib.contextmanager
 def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[str] = (),
-            prefixes: Sequence[Sequence[str]] = (), kinds: Sequence[str] = (),
+            hosts: Sequence[str] = (), kinds: Sequence[str] = (),
             command: Sequence[str] = ("tests.programs.fragile",)
             ) -> Iterator[list[subprocess.Popen]]:
   """Runs a worker with further settings `of_each`; None in their place starts none.
 
-  `prefixes` are words before each command, such as `ip netns exec NAME`. With `kinds`, such as
-  ("chief", "worker"), they are not all workers.
+  `hosts` are network namespaces, one for each. With `kinds`, such as ("chief", "worker"), they are
+  not all workers.
   """
   addresses = addresses or launch.tf_configs(len(of_each))[0]["cluster"]["worker"]
   cluster: dict[str, list[str]] = {}
@@ -35,11 +37,11 @@ def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[
     task = dict(zip(("type", "index"), tasks[index], strict=True))
     config = json.dumps({"cluster": cluster, "task": task})
     processes.append(settings is not None and subprocess.Popen(
-        [*(prefixes[index] if prefixes else ()), sys.executable, "-m", *command,
-         f"--workdir={workdir}",
+        [sys.executable, "-m", *command, f"--workdir={workdir}",
          *(f"--gin_param={each}" for each in [*SETTINGS, *(settings or ())])],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "TF_CONFIG": config}))
+        env={**os.environ, "TF_CONFIG": config},
+        preexec_fn=functools.partial(enter, hosts[index]) if hosts else None))
   try:
     yield [process for process in processes if process]
   finally:
@@ -47,6 +49,13 @@ def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[
       if process:
         process.kill()
         process.communicate()
+
+
+def enter(host: str) -> None:
+  """Moves this process into a network namespace."""
+  file = os.open(f"/run/netns/{host}", os.O_RDONLY)
+  assert ctypes.CDLL(None).setns(file, 0) == 0
+  os.close(file)
 
 
 def has_logged(workdir: pathlib.Path, steps: int) -> None:

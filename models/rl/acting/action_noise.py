@@ -1,9 +1,105 @@
-"""Random numbers for acting, which depend only on the seed and the place in the experience."""
+"""Random numbers for acting, which depend only on the seed and the place in the experience.
 
+Noise whose steps depend on each other is a white signal of an episode's length that was filtered.
+So no noise has a state, and a run that resumes goes on with the numbers that it would have had.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import gin
 import numpy as np
+
+from replicator import UsageError
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
 _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.
+
+Filter = Callable[[np.ndarray], np.ndarray]
+"""Makes noise of t steps from white noise, both N(0, 1): float64 `[t, n, a] -> [t, n, a]`."""
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class PinkNoise:
+  """Noise whose power falls with the frequency f as `f^-exponent`, down to 1 / t.
+
+  Reference: Eberhard et al. 2023, "Pink noise is all you need".
+
+  Attributes:
+    exponent: 0 is white, 1 pink, and 2 red, which is a random walk.
+  """
+
+  exponent: float = 1.0
+
+  def __call__(self, white: np.ndarray) -> np.ndarray:
+    """See `Filter`."""
+    frequency = np.maximum(np.abs(np.fft.fftfreq(len(white))), 1.0 / len(white))
+    gain = frequency ** (-self.exponent / 2.0)
+    gain /= np.sqrt(np.mean(np.square(gain)))
+    return np.fft.ifft(np.fft.fft(white, axis=0) * gain[:, np.newaxis, np.newaxis], axis=0).real
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class OrnsteinUhlenbeck:
+  """Noise that keeps `1 - theta` of itself from one step to the next, and adds what is missing.
+
+  Reference: Lillicrap et al. 2016 (arXiv:1509.02971).
+
+  Attributes:
+    theta: the share that is forgotten in a step, above 0 and at most 1, which is white noise.
+  """
+
+  theta: float = 0.15
+
+  def __post_init__(self):
+    if not 0 < self.theta <= 1:
+      raise UsageError(f"OrnsteinUhlenbeck.theta = {self.theta}: must be above 0, and at most 1")
+
+  def __call__(self, white: np.ndarray) -> np.ndarray:
+    """See `Filter`."""
+    kept, noise = 1.0 - self.theta, white.copy()
+    for t in range(1, len(noise)):
+      noise[t] = kept * noise[t - 1] + np.sqrt(1.0 - kept ** 2) * white[t]
+    return noise
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+  """How an actor explores.
+
+  Environment i of n acts with noise times `scale^(1 + i alpha / (n - 1))`, as the actors of Ape-X
+  do (Horgan et al. 2018, arXiv:1803.00933). The agent's own `noise` multiplies it, too.
+
+  Attributes:
+    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    noise: a `Filter`, such as `@PinkNoise()` or `@OrnsteinUhlenbeck()`; None for white noise. A
+      filtered signal is as long as the longest episode, and does not end with an episode.
+    scale: see above; or a number for each environment.
+    alpha: see above; 0 for the same noise in all environments.
+  """
+
+  random_steps: int = 1000
+  noise: Filter | None = None
+  scale: float | Sequence[float] = 1.0
+  alpha: float = 0.0
+
+  def __post_init__(self):
+    if isinstance(self.noise, type):
+      raise UsageError(f"Exploration.noise = @{self.noise.__name__}: write brackets behind it, "
+                       f"@{self.noise.__name__}()")
+    if min(self.random_steps, self.alpha, np.min(self.scale)) < 0:
+      raise UsageError(f"{self}: no number may be below 0")
+
+  def scales(self, number: int) -> np.ndarray:
+    """The factors on the noise of so many environments: float64 [number]."""
+    if np.size(self.scale) not in (1, number):
+      raise UsageError(f"Exploration.scale = {self.scale}: write a number, or one for each of "
+                       f"Environments.number = {number}")
+    exponents = 1.0 + self.alpha * np.arange(number) / max(number - 1, 1)
+    return np.power(self.scale, exponents)
 
 
 class ActionNoise:
@@ -13,34 +109,45 @@ class ActionNoise:
     seed: any integer.
     number: n.
     action_size: length of an action.
+    exploration: what noise.
+    episode_steps: the length of filtered signals.
   """
 
-  def __init__(self, seed: int, number: int, action_size: int):
+  def __init__(self, seed: int, number: int, action_size: int, exploration: Exploration,
+               episode_steps: int):
     self._seed = seed % 2**64
-    self._shape = (_BLOCK, number, action_size)
+    self._shape = number, action_size
+    self._filter, self._episode_steps = exploration.noise, episode_steps
+    self._scales = exploration.scales(number).astype(np.float32)[:, np.newaxis]
     self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
-    """Standard normal numbers of a step: float32 `[number, action_size]`."""
-    return self._draw(_NOISE, step)
+    """The noise of a step: float32 `[number, action_size]`."""
+    return self._draw(_NOISE, step, _BLOCK if self._filter is None else self._episode_steps)
 
   def random_actions(self, step: int) -> np.ndarray:
     """Actions of a step, uniform in [-1, 1): float32 `[number, action_size]`."""
-    return self._draw(_RANDOM_ACTION, step)
+    return self._draw(_RANDOM_ACTION, step, _BLOCK)
 
   def episode_seed(self, environment: int, episode: int) -> int:
     """The seed of a training episode, below 2^32."""
     return _seed_of(_EPISODE, self._seed, environment, episode)
 
-  def _draw(self, kind: int, step: int) -> np.ndarray:
-    block, row = divmod(step, _BLOCK)
+  def _draw(self, kind: int, step: int, length: int) -> np.ndarray:
+    block, row = divmod(step, length)
     if self._blocks.get(kind, (-1,))[0] != block:
       generator = np.random.Generator(
           np.random.Philox(np.random.SeedSequence([kind, self._seed, block])))
-      drawn = (generator.standard_normal(self._shape, np.float32) if kind == _NOISE
-               else 2 * generator.random(self._shape, np.float32) - 1)
-      self._blocks[kind] = block, drawn
+      self._blocks[kind] = block, self._drawn(kind, generator, (length, *self._shape))
     return self._blocks[kind][1][row]
+
+  def _drawn(self, kind: int, generator: np.random.Generator, shape: tuple) -> np.ndarray:
+    if kind == _RANDOM_ACTION:
+      return 2 * generator.random(shape, np.float32) - 1
+    noise = generator.standard_normal(shape, np.float32)
+    if self._filter is not None:
+      noise = self._filter(noise.astype(np.float64)).astype(np.float32)
+    return noise * self._scales
 
 
 def evaluation_seed(episode: int) -> int:

@@ -4,11 +4,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import gin
 import numpy as np
 import tensorflow as tf
 
-from models.rl.acting.action_noise import ActionNoise
+from models.rl.acting.action_noise import ActionNoise, Exploration
 from models.rl.acting.environment_loop import ActorState, Adder, EnvironmentLoop
 from models.rl.acting.saved_state import SavedState
 from models.rl.environments.environments import Environments
@@ -27,7 +26,6 @@ def warn(line: str) -> None:
   print(line, file=sys.stderr, flush=True)
 
 
-@gin.configurable(denylist=["environments", "replay", "normalizer", "seed", "warn", "closes"])
 class Actor(tf.Module):
   """Acts in all environments together, and inserts the timesteps into the replay.
 
@@ -40,7 +38,7 @@ class Actor(tf.Module):
     replay: receives the timesteps.
     normalizer: receives every observation; or None.
     seed: determines all random numbers.
-    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    exploration: the noise, and how long actions are random; None for that of the gin file.
     warn: called with one line when an environment fails.
     closes: whether the replay receives the present observations as ENDs at the end of `collect`, so
       that each stream ends with one. The episodes go on.
@@ -52,12 +50,15 @@ class Actor(tf.Module):
   """
 
   def __init__(self, environments: Environments, replay: Replay | Rollouts,
-               normalizer: Normalizer | None = None, seed: int = 0, random_steps: int = 1000,
-               warn: Callable[[str], None] = warn, closes: bool = False):
+               normalizer: Normalizer | None = None, seed: int = 0,
+               exploration: Exploration | None = None, warn: Callable[[str], None] = warn,
+               closes: bool = False):
     super().__init__()
+    exploration = exploration or Exploration()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
-    self._random_steps, self._closes = random_steps, closes
-    self._noise = ActionNoise(seed, environments.number, environments.action_size)
+    self._random_steps, self._closes = exploration.random_steps, closes
+    self._noise = ActionNoise(seed, environments.number, environments.action_size, exploration,
+                              environments.episode_steps)
     self._adder = Adder(replay, normalizer)
     self._loop = EnvironmentLoop(environments, self._noise, self._adder, warn)
     self.kept = SavedState(self._loop.start())
@@ -95,7 +96,7 @@ class Actor(tf.Module):
       self._loop.new_actions[:] = False
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: floating []."""
+    """Progress of acting for a step to log: []; uint64 is a counter."""
     return self.kept.scalars("environment_steps")
 
   def close(self) -> None:

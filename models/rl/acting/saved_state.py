@@ -52,13 +52,13 @@ class SavedState(tf.Module, Generic[S]):
       replicated.assign(variable, getattr(state, name), where)
 
   def scalars(self, *names: str) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, floating []: the fields of these names, and `episode_return`.
+    """Scalars for a step to log, []: the fields of these names, as counters, and `episode_return`.
 
-    This is the mean return of the last 10 finished episodes, 0 before the first.
+    This floating number is the mean return of the last 10 finished episodes, 0 before the first.
     """
     returns = self.fields["recent_returns"]
     number = tf.clip_by_value(self.fields["episodes"], 1, RECENT)
     mean = tf.reduce_sum(returns) / tf.cast(number, returns.dtype)
-    found = {**{name: self.fields[name] for name in names}, "episode_return": mean}
-    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
+    return {**{name: tf.cast(self.fields[name], tf.uint64) for name in names},
+            "episode_return": tf.cast(mean, keras.config.floatx())}
 

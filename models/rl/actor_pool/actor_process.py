@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from models.rl.acting.action_noise import Exploration
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from replicator import ray_cluster
@@ -37,7 +38,7 @@ class Setup(NamedTuple):
   graph: tuple[bytes, list[str]]  # That of the policy, see `policy_graph`.
   weights: list[np.ndarray]  # The policy's first ones.
   seed: int  # Determines all random numbers of the actor.
-  random_steps: int  # Environment steps at the start whose actions are uniformly random.
+  exploration: Exploration  # That of its environments.
   steps_per_order: int  # Steps of an order in each of the actor's environments.
 
 
@@ -70,14 +71,14 @@ class RemoteActor:
     from models.rl.acting.actor import Actor
     from models.rl.actor_pool.policy_graph import imported
     with rendering.opengl(rendering.NOTHING):  # Unpickling may import MuJoCo.
-      environments, graph, weights, seed, random_steps, self._steps = pickle.loads(setup)
+      environments, graph, weights, seed, exploration, self._steps = pickle.loads(setup)
     if environments.vectorization == "sync":
       os.environ["MUJOCO_GL"] = rendering.NOTHING
     self._act, self._load = imported(graph, weights)
     self._timesteps: list[Timesteps] = []
     outbox = types.SimpleNamespace(insert=self._timesteps.append)  # The replay is the learner's.
     self._warnings: list[str] = []
-    self._actor = Actor(environments, outbox, None, seed, random_steps,  # type: ignore[arg-type]
+    self._actor = Actor(environments, outbox, None, seed, exploration,  # type: ignore[arg-type]
                         self._warnings.append)
 
   def work(self, weights: bytes) -> Answer:

@@ -15,6 +15,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from models.rl.acting.action_noise import Exploration
 from models.rl.acting.actor import Act, warn
 from models.rl.acting.environment_loop import Adder
 from models.rl.acting.saved_state import RECENT, SavedState
@@ -59,7 +60,8 @@ class PoolState:
   is_open: np.ndarray  # bool [n], whether the episode of a stream has no END timestep yet.
 
 
-@gin.configurable(denylist=["environments", "replay", "normalizer", "processes", "seed", "warn"])
+@gin.configurable(denylist=["environments", "replay", "normalizer", "processes", "seed",
+                            "exploration", "warn"])
 class ActorPool(tf.Module):
   """Actors in processes of their own. It does what `Actor` does, while the learner trains.
 
@@ -73,12 +75,12 @@ class ActorPool(tf.Module):
     normalizer: receives every observation; or None.
     processes: how many actors.
     seed: determines all random numbers.
+    exploration: that of all environments, see `Actor`.
     where: 'local': processes of this machine; 'ray': a cluster of Ray, see `RayActor`.
     steps_per_order: steps of an order in each environment. The replay receives at most this many
       steps of all environments before they are due.
     max_policy_age: in training steps. The learner waits for an actor whose weights would become
       older.
-    random_steps: environment steps at the start of a run whose actions are uniformly random.
     warn: called with one line when an actor or an environment fails.
 
   Attributes:
@@ -91,16 +93,17 @@ class ActorPool(tf.Module):
   """
 
   def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
-               processes: int, seed: int = 0, where: Literal["local", "ray"] = "local",
-               steps_per_order: int = 50, max_policy_age: int = 500, random_steps: int = 1000,
-               warn: Callable[[str], None] = warn):
+               processes: int, seed: int = 0, exploration: Exploration | None = None,
+               where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
+               max_policy_age: int = 500, warn: Callable[[str], None] = warn):
     super().__init__()
     _check(environments, processes, where, steps_per_order, max_policy_age)
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._processes, self._seed, self._where = processes, seed, where
     self._steps_per_order, self._max_policy_age = steps_per_order, max_policy_age
-    self._random_steps, self._warn = random_steps, warn
+    self._exploration, self._warn = exploration or Exploration(), warn
     n = environments.number
+    self._scales = self._exploration.scales(n)
     self._environments_each = n // processes
     self.kept = SavedState(PoolState(
         0, 0, np.zeros([RECENT]), 0, 0, 0,
@@ -146,7 +149,7 @@ class ActorPool(tf.Module):
       self.kept.write(state)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: floating []."""
+    """Progress of acting for a step to log: []; uint64 is a counter."""
     return self.kept.scalars("environment_steps", "policy_age", "deaths")
 
   def close(self) -> None:
@@ -227,7 +230,7 @@ class ActorPool(tf.Module):
       state = self.kept.read()
       self._end_episodes(state, np.arange(self.environments.number))
       for number in range(self._processes):
-        self._members.append(Member(number, *self._started(policy, state)))
+        self._members.append(Member(number, *self._started(policy, state, number)))
       self._state = state
       self.kept.write(state)
     return state
@@ -238,22 +241,25 @@ class ActorPool(tf.Module):
     if member.deaths == _MAX_DEATHS:
       raise RunFailed(f"ActorPool: actor {member.number} died {_MAX_DEATHS} times without an "
                       f"answer in between; the last time: {why}")
-    member.process, member.running = self._started(policy, state)
+    member.process, member.running = self._started(policy, state, member.number)
     self._warn(f"actor {member.number} died ({why}); another takes its place, with new episodes; "
                f"deaths of actors so far: {state.deaths}")
     first = member.number * self._environments_each
     self._end_episodes(state, np.arange(first, first + self._environments_each))
 
-  def _started(self, policy: ExportedPolicy, state: PoolState
+  def _started(self, policy: ExportedPolicy, state: PoolState, number: int
                ) -> tuple[Any, concurrent.futures.Future]:
     """The process of a new actor with a seed of its own, and the future of its start."""
     import cloudpickle  # Gymnasium depends on it.
     seed = np.random.SeedSequence([self._seed % 2**64, state.starts]).generate_state(1)
     state.starts += 1
-    random_steps = max(0, self._random_steps - state.environment_steps) // self._processes
+    remaining = max(0, self._exploration.random_steps - state.environment_steps)
+    exploration = dataclasses.replace(
+        self._exploration, random_steps=remaining // self._processes, alpha=0.0,
+        scale=tuple(np.split(self._scales, self._processes)[number]))
     process = PLACES[self._where](cloudpickle.dumps(
         Setup(self.environments.like(self._environments_each), policy.graph, policy.weights(),
-              int(seed[0]), random_steps, self._steps_per_order)))
+              int(seed[0]), exploration, self._steps_per_order)))
     return process, process.started
 
   def _end_episodes(self, state: PoolState, streams: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """Several environments of one name: Gymnasium's, and the DM Control Suite's through Shimmy."""
 
 import contextlib
+import copy
 import functools
 import importlib
 import os
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
 
 _INSTALL = "pip install -e '.[rl]'"
+_EXTRA = ("gymnasium", "dm_control", "shimmy", "mujoco")  # What that installs.
 _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 
 
@@ -65,7 +67,9 @@ class Environments:
 
   def __init__(self, name: str = gin.REQUIRED, number: int = 1,
                vectorization: Literal["sync", "async"] = "sync",
-               episode_steps: int | None = None, pixels: int | None = None):
+               episode_steps: int | None = None, pixels: int | None = None,
+               kwargs: Mapping[str, Any] | None = None,
+               wrappers: Mapping[str, Mapping[str, Any]] | None = None):
     """Makes one environment to inspect it, and closes it. The first `reset` makes all n.
 
     Args:
@@ -75,11 +79,14 @@ class Environments:
         Environments that observe pixels are always 'async'.
       episode_steps: length limit of episodes; by default the registered one, or 1000.
       pixels: side of the square images to observe instead of the environment's own observations.
+      kwargs: arguments of the environment, as `gymnasium.make` takes them.
+      wrappers: wrappers of the environment, from the inside out: their arguments but the first by
+        'module:Class', such as `{'gymnasium.wrappers:ClipReward': {'min_reward': -1.0}}`.
 
     Raises:
-      UsageError: the environment does not exist, its actions are neither discrete nor continuous
-        and bounded, its observations do not make a vector, or a package that it needs is not
-        installed.
+      UsageError: the environment or a wrapper does not exist, its actions are neither discrete nor
+        continuous and bounded, its observations do not make a vector, or a package that it needs is
+        not installed.
     """
     at_least_one("Environments", number=number, episode_steps=episode_steps, pixels=pixels)
     if vectorization not in ("sync", "async"):
@@ -87,7 +94,8 @@ class Environments:
     self.name, self.number = name, number
     # OpenGL may crash the training process.
     self.vectorization = "async" if pixels else vectorization
-    spec = _spec_of(name)
+    self._kwargs, self._wrappers = kwargs or {}, wrappers or {}
+    spec = _changed(_spec_of(name), self._kwargs, self._wrappers)
     self.episode_steps: int = episode_steps or spec.max_episode_steps or _DEFAULT_STEPS
     from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
     self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels)
@@ -102,7 +110,8 @@ class Environments:
 
   def like(self, number: int) -> "Environments":
     """`number` new environments of the same kind, 'sync' where possible."""
-    return Environments(self.name, number, "sync", self.episode_steps, self.settings.pixels)
+    return Environments(self.name, number, "sync", self.episode_steps, self.settings.pixels,
+                        self._kwargs, self._wrappers)
 
   def reset(self, seeds: Mapping[int, int]) -> tuple[np.ndarray, dict[int, str]]:
     """Begins new episodes in some environments. The others stay where they are.
@@ -217,10 +226,32 @@ def _spec_of(name: str) -> "EnvSpec":
     known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
     hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."
     of_package = "" if module or of_dm_control else (
-        " One that a module registers is written 'module:Name-v0'.")
+        " One that a module registers is written 'module:Name-v0', as 'ale_py:ALE/Pong-v5'.")
     raise UsageError(f"Environments.name = '{name}': there is no such environment.{hint}"
                      f"{of_package}")
   return registry[identity]
+
+
+def _changed(spec: "EnvSpec", kwargs: Mapping[str, Any], wrappers: Mapping[str, Mapping[str, Any]]
+             ) -> "EnvSpec":
+  """The specification with other arguments and more wrappers.
+
+  Raises:
+    UsageError: there is no such wrapper.
+  """
+  from gymnasium.envs.registration import WrapperSpec, load_env_creator
+  for path in wrappers:
+    try:
+      load_env_creator(path)
+    except (ValueError, ImportError, AttributeError) as error:
+      why = "" if isinstance(error, ValueError) else f": {first_line(error)}"
+      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; write "
+                       "'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
+  changed = copy.copy(spec)
+  changed.kwargs = {**spec.kwargs, **kwargs}
+  changed.additional_wrappers = (*spec.additional_wrappers, *(
+      WrapperSpec(path, path, dict(arguments)) for path, arguments in wrappers.items()))
+  return changed
 
 
 def _import(module: str, name: str) -> Any:
@@ -228,8 +259,11 @@ def _import(module: str, name: str) -> Any:
     with rendering.opengl(rendering.NOTHING):
       return importlib.import_module(module)
   except ImportError as error:
-    raise UsageError(f"Environments.name = '{name}' needs {error.name or module}, which is not "
-                     f"installed; {_INSTALL}") from error
+    missing = error.name or module
+    remedy = (_INSTALL if missing in _EXTRA else
+              f"install it, or start where Python finds a module {missing}")
+    raise UsageError(f"Environments.name = '{name}' needs {missing}, which is not installed; "
+                     f"{remedy}") from error
 
 
 def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":

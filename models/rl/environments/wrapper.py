@@ -91,7 +91,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     try:
       observation, reward, terminated, truncated, _ = self.env.step(self._raw_action(action))
       self.seen = self._seen(observation)
-      return self.seen, float(reward), bool(terminated), bool(truncated), {}
+      return self.seen, _number(reward), bool(terminated), bool(truncated), {}
     except Exception as error:
       self._broken = True
       return self.seen, float("nan"), False, True, {"error": _in_one_line(error)}
@@ -99,11 +99,13 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   def _seen(self, observation: Any) -> np.ndarray:
     if self._settings.pixels:
       return frame_of(self.env, self._settings.pixels, self._settings.pixels)
-    if self.observation_space.dtype == np.uint8:
-      return observation
-    flat = np.asarray(spaces.flatten(self._raw_space, observation))
+    is_image = self.observation_space.dtype == np.uint8
+    seen = np.asarray(observation if is_image else spaces.flatten(self._raw_space, observation))
+    if seen.shape != self.observation_space.shape or (is_image and seen.dtype != np.uint8):
+      raise ValueError(f"its observation, {seen.dtype} {list(seen.shape)}, is not in its "
+                       f"observation_space, {self._raw_space}")
     with np.errstate(over="ignore"):  # Infinite numbers are reported as a failure.
-      return flat.astype(np.float32)
+      return seen.astype(self.observation_space.dtype, copy=False)
 
 
 def _to_box(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
@@ -194,8 +196,8 @@ def _checked(name: str, env: gymnasium.Env) -> spaces.Box | spaces.Discrete:
                      "Discrete, such as 'CartPole-v1'")
   if not env.observation_space.is_np_flattenable:
     raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
-                     "not make a vector of fixed length; register it with a wrapper that selects "
-                     "from them, or set Environments.pixels")
+                     "not make a vector of fixed length; select from them with a wrapper, see "
+                     "Environments.wrappers, or set Environments.pixels")
   return space
 
 
@@ -207,6 +209,16 @@ def _seen_space(settings: EnvironmentSettings, space: spaces.Space) -> spaces.Bo
   return spaces.Box(-np.inf, np.inf, [spaces.flatdim(space)], np.float32)
 
 
+def _number(reward: Any) -> float:
+  numbers = np.asarray(reward, np.float64)
+  if numbers.size != 1:
+    raise ValueError(f"its reward is {numbers.size} numbers; it must be one")
+  return numbers.item()
+
+
 def _in_one_line(error: Exception) -> str:
   text = " ".join(str(error).split())
+  if "values to unpack" in text:  # It was written for Gym, which Gymnasium followed.
+    text += ("; reset must return observation, info, and step must return observation, reward, "
+             "terminated, truncated, info")
   return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

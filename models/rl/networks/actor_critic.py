@@ -13,6 +13,8 @@ _SMALLEST_IMAGE = 36  # The convolutions reduce this side to one pixel.
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
   """A Dense layer, LayerNormalization and tanh, then Dense and ELU for every further size."""
+  if not sizes:
+    raise UsageError(f"{name.capitalize()}.sizes = (): write one or more")
   first, *others = sizes
   return [keras.layers.Dense(first, kernel_initializer=_uniform(), name=f"{name}_0"),
           keras.layers.LayerNormalization(epsilon=1e-5, name=f"{name}_norm"),

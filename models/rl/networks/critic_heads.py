@@ -5,6 +5,8 @@ expected return; for a `target`, which describes `reward + discount * following 
 `losses` of each example.
 """
 
+import math
+
 import gin
 import keras
 import tensorflow as tf
@@ -48,6 +50,11 @@ class CategoricalReturns:
     z = self._atoms()
     returns = rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
     return project(returns, tf.nn.softmax(following), z)
+
+  def mixture(self, outputs: tf.Tensor) -> tf.Tensor:
+    """The mean of k distributions, as logits: `[n, k, atoms] -> [n, atoms]`."""
+    return (tf.reduce_logsumexp(tf.nn.log_softmax(outputs), 1)
+            - math.log(outputs.shape[1]))
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     """The cross-entropies: `[n, atoms], [n, atoms] -> [n]`."""
@@ -95,6 +102,10 @@ class ExpectedReturns:
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
     """The expected return: `[n], [n], [n, 1] -> [n]`, of the arguments of `CategoricalReturns`."""
     return rewards + discounts * self.mean(following)
+
+  def mixture(self, outputs: tf.Tensor) -> tf.Tensor:
+    """The mean of k returns: `[n, k, 1] -> [n, 1]`."""
+    return tf.reduce_mean(outputs, 1)
 
   def losses(self, target: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     """Half the squared errors: `[n], [n, 1] -> [n]`.

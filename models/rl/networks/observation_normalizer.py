@@ -6,27 +6,32 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import replicated
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["shape"])
 class Normalizer(tf.Module):
   """Normalizes observations by the running mean and variance of all seen (Chan et al. 1983).
 
-  The statistics are variables: checkpoints save them, and they are equal on every replica.
+  The statistics are variables: checkpoints save them, and they are equal on every replica. Images
+  have those of each channel: a pixel that was always the same may change.
 
   Args:
-    shape: shape of one observation.
+    shape: shape of one observation; three axes mean an image.
     limit: normalized observations are clipped to `[-limit, limit]`.
     enabled: False leaves observations as they are.
   """
 
   def __init__(self, shape: tuple[int, ...], limit: float = 10.0, enabled: bool = True):
     super().__init__()
+    above_zero("Normalizer", limit=limit)
     self.limit = limit
     self.enabled = enabled
+    self._shape = shape[-1:] if len(shape) == 3 else shape
     self.count, self.mean, self.sum_of_squares = [
         replicated.variable(np.zeros(s), name=name)
-        for name, s in (("count", ()), ("mean", shape), ("sum_of_squares", shape))]
+        for name, s in (("count", ()), ("mean", self._shape),
+                        ("sum_of_squares", self._shape))]
 
   def __call__(self, observations: tf.Tensor) -> tf.Tensor:
     """Normalized observations: `[n, *shape]` of any dtype -> floating `[n, *shape]`."""
@@ -43,7 +48,7 @@ class Normalizer(tf.Module):
     """Adds observations `[m, *shape]` to the statistics. Call it from Python, between steps."""
     if not self.enabled or not len(observations):
       return
-    new = np.asarray(observations, np.float64)
+    new = np.asarray(observations, np.float64).reshape(-1, *self._shape)
     count, mean, squares = (replicated.read(v)
                             for v in (self.count, self.mean, self.sum_of_squares))
     total, difference = count + len(new), new.mean(0) - mean

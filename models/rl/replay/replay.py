@@ -18,7 +18,7 @@ import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
-from replicator.errors import at_least_one
+from replicator.errors import at_least_one, from_0_to_1
 
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
@@ -144,18 +144,18 @@ class Replay(tf.Module):
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, floating [].
+    """Scalars for a step to log, [].
 
-    `replay_size`, the number of transitions; `samples_per_insert`, how often a timestep was sampled
-    on average; and `largest_priority`, if there are priorities.
+    `replay_size`, the number of transitions, uint64; `samples_per_insert`, how often a timestep was
+    sampled on average; and `largest_priority`, if there are priorities.
     """
     global_batch = replicator.batch_size() * replicator.num_replicas()
     drawn = global_batch * (replicator.step_number() + 1)
-    found = {"replay_size": self.drawable,
-             "samples_per_insert": drawn / tf.reduce_sum(self.written)}
+    found = {"samples_per_insert": drawn / tf.reduce_sum(self.written)}
     if self.prioritized:
       found["largest_priority"] = self.largest_priority
-    return {name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}
+    return {"replay_size": tf.cast(self.drawable, tf.uint64),
+            **{name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}}
 
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
@@ -269,7 +269,5 @@ def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int,
   if stream_capacity <= n_step:
     raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
                      f"timesteps, too few for a transition of n_step = {n_step}; write more")
-  for name, value in (("discount", discount), ("priority_exponent", priority_exponent),
-                      ("importance_exponent", importance_exponent)):
-    if not 0 <= value <= 1:
-      raise UsageError(f"Replay.{name} = {value}: must be from 0 to 1")
+  from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
+              importance_exponent=importance_exponent)

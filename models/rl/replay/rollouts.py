@@ -15,7 +15,7 @@ import tensorflow as tf
 import replicator
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import UsageError, replicated
-from replicator.errors import at_least_one
+from replicator.errors import at_least_one, from_0_to_1
 
 
 class Experience(NamedTuple):
@@ -93,6 +93,7 @@ class Rollouts(tf.Module):
                epochs: int = 4, discount: float = 0.99, gae_lambda: float = 0.95):
     super().__init__()
     at_least_one("Rollouts", length=length, epochs=epochs)
+    from_0_to_1("Rollouts", discount=discount, gae_lambda=gae_lambda)
     self.steps, batch = length * streams, replicator.batch_size()
     if self.steps % batch:
       raise UsageError(f"Rollouts.length = {length}: times Environments.number = {streams} must be "

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
+from models.rl.acting.action_noise import Exploration
 from models.rl.actor_pool.actor_process import Answer
 from models.rl.actor_pool.pool import ActorPool
 from models.rl.replay.timesteps import CONTINUES, END, Timesteps
@@ -33,7 +34,8 @@ class ThreadActor:
 
   def __init__(self, setup):
     setup = pickle.loads(setup)
-    self.k, self.seed, self.random_steps = setup.environments.number, setup.seed, setup.random_steps
+    self.k, self.seed = setup.environments.number, setup.seed
+    self.exploration = setup.exploration
     self.steps = setup.steps_per_order
     self.moment, self.orders, self.closed, self.alive = 0, 0, False, True
     self.number = len(ThreadActor.made)
@@ -90,7 +92,7 @@ class Learner:
         number=number, observation_shape=(2,), observation_dtype="float32", action_size=1)
     environments.like = lambda k: types.SimpleNamespace(number=k)
     self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.warn,
-                          **{"steps_per_order": 5, "random_steps": 0, **settings})
+                          **{"steps_per_order": 5, "exploration": Exploration(0), **settings})
     self.act = tf.function(lambda observations, noise: noise * self.weight, autograph=False)
 
   def warn(self, line):

@@ -89,6 +89,27 @@ def test_networks_are_chosen(source):
   assert equal(held(step), before) >= others and facts["taken"] == {"critic": 7}
 
 
+@pytest.mark.parametrize("averaged", [False, True])
+def test_networks_take_the_weights_of_others_or_their_averages(averaged, source):
+  class Distilled(TwoNetworks):
+    def __init__(self):
+      super().__init__()
+      self.teacher = network(3)
+
+  step, before = Distilled(), saved(source)
+  facts, _ = begin(source, step, networks={"teacher": "generator", "generator": "generator"},
+                   averaged=averaged)
+  assert facts["taken"] == {"teacher": 7, "generator": 7} and not facts["not_taken"]
+  after = held(step)
+  for name in within(after, "teacher/", "generator/"):
+    other = f"generator/{name.partition('/')[2]}"
+    average = f"average of {other}"
+    taken = before[average] if averaged and average in before else before[other]
+    np.testing.assert_array_equal(after[name], taken, err_msg=name)
+    if average in after:
+      np.testing.assert_array_equal(after[average], before[average])
+
+
 def test_what_does_not_fit_is_left_and_named(source):
   before = held(step := TwoNetworks(critic_width=2))
   facts, lines = begin(source, step)
@@ -203,6 +224,12 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
     ({"step": 5}, "{run}/checkpoints: has no checkpoint of step 5; write one of the steps 2, 4, 6"),
     ({"networks": ["critics"]}, "StartFrom.networks: 'critics' is no network of both runs. Did you "
                                 "mean 'critic'? Both have critic, generator"),
+    ({"networks": {"critics": "critic"}},
+     "StartFrom.networks: 'critics' is no network of this run. Did you mean 'critic'? This run has "
+     "critic, generator"),
+    ({"networks": {"critic": "generato"}},
+     "StartFrom.networks: 'generato' is no network of the other run. Did you mean 'generator'? The "
+     "other run has critic, generator"),
     ({"frozen": {"encoder": 1}}, "StartFrom.frozen: the step has no network 'encoder'. Did "
                                  "you mean 'generator'? Its networks are critic, generator"),
     ({"frozen": {"critic": 4}}, "StartFrom.frozen: 4 layers of 'critic', which has 3: layers/0, "
@@ -293,8 +320,8 @@ class Small(tf.Module):
 def test_a_variable_with_a_value_for_each_replica_is_matched_by_one_value():
   values = {"net/000": np.zeros([2, 3], np.float32), "net/001": np.zeros([2, 3], np.float32)}
   names = {"net/000": "net/scale", "net/001": "net/bias"}
-  found = matching.match(["net"], {path: tf.Variable(tf.zeros([3])) for path in names}, names,
-                         Snapshot(values, ["net/000"]), names)
+  found = matching.match({"net": "net"}, {path: tf.Variable(tf.zeros([3])) for path in names},
+                         names, Snapshot(values, ["net/000"]), names)
   assert found.taken == {"net/000": "net/000"}
   assert found.left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
 

@@ -22,6 +22,8 @@ from tests.programs.processes import forked, wait_until
 
 SETTING = ["train.steps = 50", "train.global_batch_size = 4", "train.log_every = 1",
            "train.checkpoint_every = 2", "train.eval_every = 0", "Checkpoints.keep_last = 2"]
+FLAGS = [f"--gin_param={binding}" for binding in SETTING]
+PROGRAM = ["-m", "tests.programs.killed_pushing"]
 
 
 def free_port() -> int:
@@ -78,18 +80,23 @@ def newest(folder: pathlib.Path) -> int:
   return max((atomic.check(path)["step"] for path in folder.glob("checkpoints/step-*")), default=0)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> pathlib.Path:
+  """The folder of the unbroken run."""
+  folder = tmp_path_factory.mktemp("whole")
+  forked(*PROGRAM, 0, 0, folder, f"--workdir={folder / 'run'}", *FLAGS)
+  return folder / "run"
+
+
 @pytest.mark.slow
-def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_path):
+def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, whole, tmp_path):
   """All ten kills hit the training process itself, during a push, and each start is a new process.
 
   They are forks of one process that has imported TensorFlow, which saves its import and no more.
   """
-  flags = [f"--gin_param={binding}" for binding in SETTING]
-  program = ["-m", "tests.programs.killed_pushing"]
-  forked(*program, 0, 0, tmp_path, f"--workdir={tmp_path / 'whole'}", *flags)
   copies = tmp_path / "copies"
   copies.mkdir()
-  shown = forked(*program, 10, 7, copies, f"--workdir={bucket}/a/run", *flags).stdout
+  shown = forked(*PROGRAM, 10, 7, copies, f"--workdir={bucket}/a/run", *FLAGS).stdout
   assert len(re.findall(r"killed at write \d+: torn 1", shown)) >= 5
   steps = [newest(copies / str(number)) for number in range(10)]
   assert steps == sorted(steps) and len({*steps}) > 3, steps
@@ -98,11 +105,11 @@ def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, tmp_pa
   Mirror(f"{bucket}/a/run").pull(last)
   for folder in (*(copies / str(number) for number in range(10)), last):
     logged = numbers(folder) if (folder / "metrics.jsonl").exists() else []
-    assert logged == numbers(tmp_path / "whole")[:len(logged)]
+    assert logged == numbers(whole)[:len(logged)]
     assert len(logged) >= newest(folder)
-  assert numbers(last) == numbers(tmp_path / "whole")
+  assert numbers(last) == numbers(whole)
   of = "checkpoints/step-00000050"
-  assert atomic.checksums(last / of) == atomic.checksums(tmp_path / "whole" / of)
+  assert atomic.checksums(last / of) == atomic.checksums(whole / of)
   resumed = json.loads((last / "run.json").read_text())["resumed"]
   assert [entry["step"] for entry in resumed] == [step for step in steps if step][-len(resumed):]
   assert not Mirror(f"{bucket}/a/run").read(".owner")

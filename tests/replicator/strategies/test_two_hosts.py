@@ -1,6 +1,7 @@
 """Hosts with a network between them: network namespaces with veth pairs, which needs root."""
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -10,13 +11,13 @@ import pytest
 
 from replicator.app import config
 from tests.programs import two_networks
+from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
-from tests.programs.workers import SETTINGS, ended, has_logged, running
+from tests.programs.workers import SETTINGS, ended, enter, has_logged, running
 
 NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
 ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2223")
 FAR = ("10.78.0.1:2222", "10.78.0.2:2223")  # The same two, each far from the other.
-PREFIXES = [["ip", "netns", "exec", name] for name in NAMES]
 ONE_WAY = 0.005  # Seconds.
 FLOAT64 = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
 
@@ -44,19 +45,20 @@ def hosts():
       ip(f"-n {NAMES[2]} route add 10.77.0.0/24 via 10.79.0.1")
     except subprocess.CalledProcessError as error:
       pytest.skip(f"no network namespaces on this machine: {error.stderr!r}")
-    yield
+    yield NAMES
 
 
 @contextlib.contextmanager
-def far_apart():
+def far_apart(hosts):
   """Each host has both addresses of FAR: the other's is that of a proxy, which passes on late."""
   proxies = []
-  for name in NAMES[:2]:
+  for name in hosts[:2]:
     for address in FAR:
       ip(f"-n {name} address add {address.partition(':')[0]}/32 dev lo")
-  for prefix, at, to in ((PREFIXES[0], FAR[1], ADDRESSES[1]), (PREFIXES[1], FAR[0], ADDRESSES[0])):
-    proxies.append(subprocess.Popen([*prefix, sys.executable, "-m", "tests.programs.delaying_proxy",
-                                     at, to, str(ONE_WAY)]))
+  for host, at, to in ((hosts[0], FAR[1], ADDRESSES[1]), (hosts[1], FAR[0], ADDRESSES[0])):
+    proxies.append(subprocess.Popen(
+        [sys.executable, "-m", "tests.programs.delaying_proxy", at, to, str(ONE_WAY)],
+        preexec_fn=functools.partial(enter, host)))
   try:
     yield
   finally:
@@ -66,9 +68,10 @@ def far_apart():
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
-  with far_apart(), running(tmp_path / "two", FLOAT64, FLOAT64, addresses=FAR, prefixes=PREFIXES,
-                            command=["tests.programs.two_networks"]) as workers:
+  with far_apart(hosts), running(tmp_path / "two", FLOAT64, FLOAT64, addresses=FAR, hosts=hosts,
+                                 command=["tests.programs.two_networks"]) as workers:
     for worker in workers:
       assert ended(worker, 0) == []
   config.parse([], [*FLOAT64, *SETTINGS, "Replicator.strategy = 'one_device'"])
@@ -78,24 +81,25 @@ def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_path):
   settings = ["train.global_batch_size = 4", "train.checkpoint_every = 5",
               "Replicator.worker_timeout = 4.0"]
 
   def start(steps: int):
     each = [*settings, f"train.steps = {steps}"]
-    return running(tmp_path, each, each, addresses=ADDRESSES, prefixes=PREFIXES)
+    return running(tmp_path, each, each, addresses=ADDRESSES, hosts=hosts)
 
   with start(10 ** 7) as (first, second):
     has_logged(tmp_path, 12)
-    ip(f"-n {NAMES[0]} link set link1 down")
+    ip(f"-n {hosts[0]} link set link1 down")
     try:
       for worker, other in ((first, 1), (second, 0)):
         assert ended(worker, 1) == [
             f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes "
             "again to resume from the last checkpoint"]
     finally:
-      ip(f"-n {NAMES[0]} link set link1 up")
+      ip(f"-n {hosts[0]} link set link1 up")
   steps = rows(tmp_path)[-1]["step"] + 5
   with start(steps) as workers:
     for worker in workers:
@@ -104,12 +108,13 @@ def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_
 
 
 @pytest.mark.slow
+@in_a_fork
 def test_a_second_worker_of_a_number_on_another_host_ends_all(hosts, tmp_path):
   each = ["train.global_batch_size = 4", "train.steps = 10_000_000",
           "Replicator.join_timeout = 5.0"]
-  with running(tmp_path, each, each, addresses=ADDRESSES, prefixes=PREFIXES) as (first, second):
+  with running(tmp_path, each, each, addresses=ADDRESSES, hosts=hosts) as (first, second):
     has_logged(tmp_path, 5)
-    with running(tmp_path, None, each, addresses=ADDRESSES, prefixes=PREFIXES[1:]) as (third,):
+    with running(tmp_path, None, each, addresses=ADDRESSES, hosts=hosts[1:]) as (third,):
       twice = (f"error: worker 1 ({ADDRESSES[1]}) was started twice; start each process of the run "
                "once, and all again, to resume from the last checkpoint")
       assert ended(first, 1) == [twice]

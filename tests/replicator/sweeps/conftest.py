@@ -38,7 +38,7 @@ sys.exit(status)
 class SweepCommand:
   """Writes a sweep file and runs it, in this process or in one of its own."""
 
-  def __init__(self, folder: pathlib.Path, capsys):
+  def __init__(self, folder: pathlib.Path, capsys=None):
     self.file, self.folder = folder / "tiny.gin", folder / "sweep"
     self.hold = folder / "hold"
     self._capsys = capsys
@@ -60,6 +60,10 @@ class SweepCommand:
 
   def arguments(self, *flags: str) -> list[str]:
     return [f"--sweep_file={self.file}", f"--workdir={self.folder}", "--jobs=2", *flags]
+
+  def words(self) -> list[str]:
+    """The command line of a user."""
+    return [sys.executable, "-m", "experiments.sweep", *self.arguments()]
 
   def run(self, *flags: str) -> int:
     status = command.main(self.arguments(*flags))

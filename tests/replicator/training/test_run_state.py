@@ -100,6 +100,15 @@ def test_a_mean_is_over_the_steps_that_returned_the_scalar():
   assert means.take() == {"a": 7.0}
 
 
+def test_of_a_counter_the_last_value_counts():
+  means = RunningMeans()
+  means.add({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([1.0, 2.0, 3.0])}, ["a"])
+  resumed = RunningMeans(json.loads(json.dumps(means.state())))
+  assert resumed.take() == {"a": 3.0, "b": 2.0}
+  means.add({"a": np.array([7.0, 9.0])}, ["a"])
+  assert means.take() == {"a": 9.0, "b": 2.0}
+
+
 def test_sums_are_of_64_bits():
   means = RunningMeans()
   means.add({"a": np.array([2.0 ** 25, 1.0], np.float32)})

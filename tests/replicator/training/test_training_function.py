@@ -81,6 +81,14 @@ def test_scalars_are_means_over_replicas(synchronous):
   assert {values.dtype for values in history.values()} == {np.dtype("float32")}
 
 
+def test_unsigned_integers_are_counters():
+  step = lambda: {"loss": 1.0, "count": tf.constant(3, tf.uint64), "number": 3,
+                  "flag": tf.constant(True)}
+  running = TrainingFunction(Replicator("one_device"), step, 2)(0, None)
+  running.fetch()
+  assert running.counters == ["count"]
+
+
 @pytest.mark.parametrize("precision, dtype", [
     ("float64", "float64"), ("mixed_bfloat16", "float32")])
 def test_scalars_have_the_precision_of_the_run(set_precision, precision, dtype):

@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 
+from models.rl.acting.action_noise import Exploration, PinkNoise
 from models.rl.acting.actor import Actor
 from models.rl.environments.environments import Environments
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
@@ -39,13 +40,14 @@ def policy(observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
   return np.tanh(observations[:, :noise.shape[1]] + noise)
 
 
-def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, **settings
+def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, noise=None, **settings
              ) -> tuple[Actor, Recorder]:
   recorder = Recorder()
   def unexpected(line):
     raise AssertionError(line)
-  return Actor(Environments(name, number, **settings), recorder, recorder, seed=3,
-               random_steps=random_steps, warn=warn or unexpected), recorder
+  return Actor(Environments(name, number, **settings), recorder, recorder,
+               seed=3, exploration=Exploration(random_steps, noise),
+               warn=warn or unexpected), recorder
 
 
 def assert_equal(found: Timesteps, expected: Timesteps) -> None:
@@ -89,7 +91,8 @@ def test_every_environment_is_a_stream_with_its_own_seeds_and_noise(scripted):
 def test_streams_that_are_closed_end_with_the_present_observation_and_go_on(scripted):
   scripted(length=3)
   recorder = Recorder()
-  actor = Actor(Environments("Scripted-v0", 2), recorder, closes=True, random_steps=0)
+  actor = Actor(Environments("Scripted-v0", 2), recorder, exploration=Exploration(0),
+                closes=True)
   for until in (4, 4, 6, 8):  # Nothing is done in the second call.
     actor.collect(policy, until)
   assert len(recorder.rows) == 3
@@ -154,7 +157,8 @@ def test_one_call_collects_the_same_as_several(scripted):
 def test_a_restored_actor_continues_bit_for_bit(name, vectorization):
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
-  settings = {"number": 2, "random_steps": 60, "vectorization": vectorization, "episode_steps": 70}
+  settings = {"number": 2, "random_steps": 60, "vectorization": vectorization,
+              "episode_steps": 70, "noise": PinkNoise()}
   unbroken, all_rows = actor_in(name, **settings)
   unbroken.collect(policy, 170)
   saved, rows_before = [v.numpy() for v in unbroken.variables], len(all_rows.all().stream)

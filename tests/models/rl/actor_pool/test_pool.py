@@ -3,8 +3,10 @@
 import itertools
 import threading
 
+import numpy as np
 import pytest
 
+from models.rl.acting.action_noise import Exploration
 from models.rl.actor_pool import pool
 from models.rl.replay.timesteps import CONTINUES, END
 from replicator.errors import RunFailed, UsageError
@@ -162,10 +164,14 @@ def test_a_rollback_discards_what_was_collected_since():
   assert [learner.stream(n)[0][-1] == END for n in range(4)] == saved["is_open"].tolist()
 
 
-def test_the_first_random_actions_are_divided_and_warnings_name_the_actor():
-  learner = Learner(random_steps=1000)
+def test_exploration_is_divided_and_warnings_name_the_actor():
+  learner = Learner(exploration=Exploration(1000, scale=0.5, alpha=3.0))
   learner.collect_of_all(20)
-  assert [actor.random_steps for actor in ThreadActor.made] == [500, 500]
+  found = [actor.exploration for actor in ThreadActor.made]
+  assert [each.random_steps for each in found] == [500, 500]
+  # Over all four environments, as if they had one actor.
+  np.testing.assert_allclose(np.concatenate([each.scales(2) for each in found]),
+                             [0.5, 0.25, 0.125, 0.0625])
   assert {"actor 0: the wind blows", "actor 1: the wind blows"} <= set(learner.warnings)
 
 

@@ -40,6 +40,10 @@ def test_a_name_that_cannot_be_used_is_an_error_of_one_line(name, words):
     ({"episode_steps": 0}, "Environments.episode_steps = 0"),
     ({"pixels": -1}, "Environments.pixels = -1"),
     ({"vectorization": "threads"}, "write 'sync' or 'async'"),
+    ({"kwargs": {"gravity": 1.0}}, "cannot be made: TypeError: .*unexpected .*'gravity'"),
+    ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "cannot be made: .*'low'"),
+    *(({"wrappers": {path: {}}}, f"^Environments.wrappers: '{path}' cannot be loaded.*; write '")
+      for path in ("ClipReward", "nowhere:ClipReward", "gymnasium.wrappers:ClipRewards")),
 ])
 def test_a_setting_that_cannot_be_used_is_refused(settings, words):
   with pytest.raises(UsageError, match=words):
@@ -89,6 +93,21 @@ def test_the_error_of_an_environment_that_cannot_be_made_is_reported(scripted):
   scripted(length=1, nonsense=2)
   with pytest.raises(UsageError, match=r"cannot be made: TypeError: .*nonsense"):
     Environments("Scripted-v0")
+
+
+@pytest.mark.parametrize("vectorization", [
+    "sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_environments_have_arguments_and_wrappers(vectorization):
+  environments = Environments("Pendulum-v1", 2, vectorization, kwargs={"g": 0.0}, wrappers={
+      "gymnasium.wrappers:TransformReward": {"func": abs},
+      "gymnasium.wrappers:TimeAwareObservation": {}})
+  for made in (environments, environments.like(2)):
+    assert made.observation_shape == (4,)
+    first, _ = made.reset({0: 1, 1: 2})
+    outcome = made.step(column(0, 0))
+    np.testing.assert_array_equal(outcome.observation[:, 2], first[:, 2])  # Nothing pulls.
+    assert (outcome.reward > 0).all() and (outcome.observation[:, 3] == 1).all()
+    made.close()
 
 
 def test_actions_are_scaled_to_the_bounds_and_kept_in_them(scripted):

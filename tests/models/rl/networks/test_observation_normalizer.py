@@ -34,6 +34,20 @@ def test_observations_get_mean_0_and_deviation_1():
   assert np.abs(updated(SEEN)(tf.constant([[1e9, 0.0, 0.0]]))[0, 0]) == 10.0
 
 
+def test_a_pixel_that_never_changed_may_change():
+  images = RNG.integers(0, 256, [20, 8, 8, 2], np.uint8)
+  images[:, 0, 0] = 100
+  normalizer = Normalizer((8, 8, 2))
+  for part in np.split(images, [7]):
+    normalizer.update(part)
+  found = normalizer(tf.constant(images)).numpy()
+  np.testing.assert_allclose(found.mean((0, 1, 2)), 0.0, atol=1e-6)
+  np.testing.assert_allclose(found.std((0, 1, 2)), 1.0, rtol=1e-5)
+  images[0, 0, 0] = 101
+  moved = normalizer(tf.constant(images)).numpy() - found
+  assert moved[0, 0, 0].min() > 0.01 and moved.max() < 0.02
+
+
 def test_without_observations_or_disabled_it_changes_nothing():
   values = tf.constant([[1.0, -2.0, 3.0]])
   np.testing.assert_array_equal(Normalizer((3,))(values), values)

@@ -1,0 +1,154 @@
+"""DMD2: a diffusion model of many steps becomes a generator of one step.
+
+    python -m experiments.dmd2 --gin_file=dmd2_gaussians.gin
+
+Yin et al. 2024 (arXiv:2405.14867): distribution matching without pairs of noise and image, on two
+time scales (section 4.2). Three networks: the generator, the teacher, which knows the score of the
+data and stays as it is, and the fake score, which learns that of the generator's samples. No data
+is needed but for the evaluation. The paper's GAN loss is left out.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from replicator.console import start
+
+start.import_tensorflow(__name__)
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+import replicator
+from models.diffusion import edm
+from models.diffusion.distillation import matching_gradient, matching_loss
+from models.diffusion.gaussians import GaussianMixture, PointEvaluator  # noqa: F401  (for gin)
+from models.diffusion.networks import DenoisingMLP  # noqa: F401  (for gin)
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import normal_latents
+from models.vision import sources  # noqa: F401  (for gin)
+from models.vision.builtin.digits import Digits
+from models.vision.images import grid
+from replicator import app, random
+
+
+@gin.configurable(denylist=["image_shape"])
+class DMD2(tf.Module):
+  """One training step: an update of the fake score and, at some steps, one of the generator.
+
+  The optimizers are made in the gin scopes `fake` and `generator`. The generator waits by
+  `wrap_optimizer.every`. Both networks and the teacher are alike, so that
+  `StartFrom.networks` gives all three the weights of a trained `experiments.diffusion`.
+
+  Args:
+    image_shape: that of an example.
+    optimizer: makes a Keras optimizer.
+    teacher: makes the denoiser of the data, such as `@GaussianMixture`, from the shape.
+    first: the position of the highest noise level at which distributions are compared; see
+      `edm.noise_level`.
+    last: that of the lowest one.
+    teacher_steps: how many steps make a sample of the teacher, for the evaluation.
+  """
+
+  latents = staticmethod(normal_latents)
+  num_classes = 0
+
+  def __init__(self, image_shape: Sequence[int],
+               optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
+               teacher: Callable[[Sequence[int]], Any] = edm.Denoiser, first: float = 0.02,
+               last: float = 0.98, teacher_steps: int = 20):
+    super().__init__()
+    if not 0 <= first < last <= 1:
+      raise replicator.UsageError(f"DMD2.first = {first} and DMD2.last = {last}: positions rise, "
+                                  "and are in [0, 1]")
+    self.image_shape, self.latent_dim = tuple(image_shape), int(np.prod(image_shape))
+    self.first, self.last, self.teacher_steps = first, last, teacher_steps
+    self.teacher, self.fake, self.generator = (
+        make(image_shape) for make in (teacher, edm.Denoiser, edm.Denoiser))
+    self.teacher.trainable = False
+    self.optimizers = replicator.wrap_optimizers(
+        optimizer, fake=self.fake, generator=self.generator)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    """Takes one step; the losses `fake` and `matching`, float [].
+
+    The second one is half the mean square of the gradient by the samples.
+    """
+    return {"fake": self.optimizers["fake"].minimize(self._fake_loss, *self._draw()),
+            "matching": self.optimizers["generator"].minimize(
+                self._matching_loss, *self._draw())}
+
+  def _draw(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Codes and noise, each `[n, *image_shape]`, and noise levels [n]."""
+    n = replicator.batch_size()
+    z, noise = (random.normal(name, [n, *self.image_shape]) for name in ("z", "noise"))
+    return z, noise, edm.noise_level(random.uniform("level", [n], self.first, self.last))
+
+  def _fake_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    return edm.denoising_loss(self.fake, edm.one_step(self.generator, z), noise, sigma)
+
+  def _matching_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    x = edm.one_step(self.generator, z)
+    noisy = tf.stop_gradient(edm.noisy(x, noise, sigma))
+    return matching_loss(x, matching_gradient(
+        x, self.teacher(noisy, sigma), self.fake(noisy, sigma)))
+
+  @replicator.any_batch_size
+  def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the averaged generator: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, ...]`."""
+    del labels
+    with self.optimizers["generator"].averaged_weights():
+      return edm.one_step(self.generator, tf.reshape(z, [-1, *self.image_shape]))
+
+  @replicator.any_batch_size
+  def generate_slowly(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Samples of the teacher, of the same codes: as `generate`."""
+    del labels
+    return edm.sample(self.teacher, tf.reshape(z, [-1, *self.image_shape]), self.teacher_steps)
+
+
+class BesideTeacher:
+  """An evaluation of the generator beside that of its teacher, which is evaluated once.
+
+  The numbers of the teacher begin with `teacher_`, and its samples are on the right.
+  """
+
+  def __init__(self, evaluate: Callable[[Any], replicator.Evaluation]):
+    self.evaluate = evaluate
+    self.of_teacher: replicator.Evaluation | None = None
+
+  def __call__(self, step: DMD2) -> replicator.Evaluation:
+    """The numbers and the picture of both."""
+    if self.of_teacher is None:
+      self.of_teacher = self.evaluate(SimpleNamespace(
+          latents=step.latents, latent_dim=step.latent_dim, num_classes=0,
+          generate=step.generate_slowly))
+    own, teacher = self.evaluate(step), self.of_teacher
+    assert own.picture is not None and teacher.picture is not None
+    return replicator.Evaluation(
+        {**own.scalars, **{f"teacher_{name}": value for name, value in teacher.scalars.items()}},
+        grid.side_by_side(own.picture, teacher.picture), own.method)
+
+
+@gin.configurable
+def dmd2(workdir: str, data: Callable[[], Any] = Digits,
+         evaluator: Callable[[Any, str], Callable] = SampleEvaluator) -> None:
+  """Distills a teacher, or resumes the run in `workdir`.
+
+  Args:
+    workdir: the folder of the run.
+    data: makes the data, whose `image_shape` is that of the samples.
+    evaluator: makes the evaluation of data and folder, such as `@PointEvaluator` for points.
+  """
+  source = data()
+  replicator.train(
+      lambda: DMD2(source.image_shape),
+      evaluate=BesideTeacher(evaluator(source, os.path.join(workdir, "classifier"))),
+      workdir=workdir)
+
+
+if __name__ == "__main__":
+  app.run(dmd2)

@@ -1,0 +1,1 @@
+"""Diffusion models: denoisers, their training and samples, and their distillation to one step."""

@@ -1,0 +1,112 @@
+"""EDM: one network that denoises at every noise level, its loss, and samples that it makes.
+
+Karras et al. 2022 (arXiv:2206.00364). A denoiser D(x; sigma) is a function of noisy examples
+`[n, ...]` and of the standard deviations of their noise, [n] or []. It returns `[n, ...]`, the mean
+of all examples that may be behind each. The score is (D(x; sigma) - x) / sigma^2.
+"""
+
+from collections.abc import Callable, Sequence
+
+import gin
+import keras
+import tensorflow as tf
+
+from replicator import UsageError
+
+Denoise = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""D(x; sigma): `[n, ...], [n] or [] -> [n, ...]`."""
+
+
+@gin.configurable(denylist=["shape"])
+class Denoiser(keras.Model):
+  """A denoiser, as equation 7 makes it of a network: D = c_skip x + c_out F(c_in x, ln(sigma) / 4).
+
+  With these factors (table 1) what goes into the network, and what it learns to return, have
+  variance 1 at every level.
+
+  Args:
+    shape: that of an example.
+    network: makes F from the shape, such as `@DenoisingMLP`.
+    sigma_data: the standard deviation of the examples.
+
+  Raises:
+    UsageError: the deviation is not positive.
+  """
+
+  def __init__(self, shape: Sequence[int],
+               network: Callable[[Sequence[int]], keras.Model] = gin.REQUIRED,
+               sigma_data: float = 0.5):
+    super().__init__(autocast=False)
+    if not sigma_data > 0:
+      raise UsageError(f"Denoiser.sigma_data = {sigma_data}: must be positive")
+    self.sigma_data = sigma_data
+    self.network = network(shape)
+    self.built = True
+
+  def call(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    sigma = tf.broadcast_to(sigma, tf.shape(x)[:1])
+    column = _columns(sigma, x)
+    total = tf.square(column) + self.sigma_data ** 2
+    made = self.network(x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0)
+    return (self.sigma_data ** 2 / total * x
+            + column * self.sigma_data * tf.math.rsqrt(total) * made)
+
+
+@gin.configurable(denylist=["position"])
+def noise_level(position: tf.Tensor, sigma_min: float = 0.002, sigma_max: float = 80.0,
+                rho: float = 7.0) -> tf.Tensor:
+  """The noise level at a position, from 0, the highest one, to 1 (equation 5)."""
+  low, high = sigma_min ** (1 / rho), sigma_max ** (1 / rho)
+  return (high + position * (low - high)) ** rho
+
+
+def noisy(x: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+  """Examples with noise: `[n, ...], [n, ...] ~ N(0, 1), [n] -> [n, ...]`."""
+  return x + _columns(sigma, x) * noise
+
+
+def denoising_loss(denoiser: Denoiser, x: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor
+                   ) -> tf.Tensor:
+  """The mean squared error of a denoiser, which counts about 1 at each level at first: [].
+
+  Equation 2, with the weight of table 1: (sigma^2 + sigma_data^2) / (sigma sigma_data)^2. The
+  arguments are those of `noisy`.
+  """
+  weight = tf.square(1.0 / sigma) + 1.0 / denoiser.sigma_data ** 2
+  error = tf.math.squared_difference(denoiser(noisy(x, noise, sigma), sigma), x)
+  return tf.reduce_mean(_columns(weight, x) * error)
+
+
+def one_step(denoise: Denoise, noise: tf.Tensor) -> tf.Tensor:
+  """Examples of noise by one call, at the highest level: `[n, ...] ~ N(0, 1) -> [n, ...]`."""
+  sigma = noise_level(tf.zeros([], noise.dtype))
+  return denoise(sigma * noise, sigma)
+
+
+def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
+  """Examples of noise by Heun's method (algorithm 1), without new noise: `[n, ...] -> [n, ...]`.
+
+  It calls the denoiser 2 steps - 1 times. One step is `one_step`.
+
+  Args:
+    denoise: the denoiser.
+    noise: `[n, ...] ~ N(0, 1)`.
+    steps: how many levels there are, before 0.
+  """
+  levels = noise_level(tf.linspace(tf.zeros([], noise.dtype), tf.ones([], noise.dtype), steps))
+
+  def step(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    sigma, lower = levels[i], levels[i + 1]
+    slope = (x - denoise(x, sigma)) / sigma
+    euler = x + (lower - sigma) * slope
+    corrected = (euler - denoise(euler, lower)) / lower
+    return i + 1, x + (lower - sigma) * (slope + corrected) / 2.0
+
+  x = levels[0] * noise
+  _, x = tf.while_loop(lambda i, _: i < steps - 1, step, [0, x], [tf.TensorShape([]), x.shape])
+  return denoise(x, levels[-1])  # Euler's step to 0 ends at what the denoiser returns.
+
+
+def _columns(sigma: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+  """`[n] -> [n, 1, ...]`, of the rank of x."""
+  return tf.reshape(sigma, [-1, *[1] * (x.shape.rank - 1)])

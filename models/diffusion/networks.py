@@ -1,0 +1,66 @@
+"""Networks that take noise away: the same shape comes out, from noisy examples and noise levels.
+
+`network(x, level)` is called with examples `[n, *shape]` and a number [n] that grows with the noise
+of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out.
+"""
+
+from collections.abc import Sequence
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
+
+from models.gan.networks.building import build_chain, call_chain
+from replicator.errors import at_least_one
+
+_FREQUENCIES = [2.0 ** (i / 2) for i in range(10)]
+
+
+class NoiseLevel(keras.layers.Layer):
+  """Cosines and sines of levels, which two layers mix: `[n] -> [n, units]`."""
+
+  def __init__(self, units: int):
+    super().__init__(autocast=False)
+    self.mix = [keras.layers.Dense(units, "silu", kernel_initializer="he_normal")
+                for _ in range(2)]
+    build_chain(self.mix, (None, 2 * len(_FREQUENCIES)))
+    self.built = True
+
+  def call(self, level: tf.Tensor) -> tf.Tensor:
+    angles = level[:, tf.newaxis] * tf.constant([_FREQUENCIES], level.dtype)
+    return call_chain(self.mix, tf.concat([tf.cos(angles), tf.sin(angles)], 1))
+
+
+@gin.configurable(denylist=["shape"])
+class DenoisingMLP(keras.Model):
+  """Residual dense layers, for points in the plane or images of a few pixels.
+
+  h + W silu(h + v), where v is made of the level and is that of all layers.
+
+  Args:
+    shape: that of an example.
+    units: the length of h.
+    layers: how many layers there are between the first and the last.
+
+  Raises:
+    UsageError: a number is below 1.
+  """
+
+  def __init__(self, shape: Sequence[int], units: int = 128, layers: int = 3):
+    super().__init__(autocast=False)
+    at_least_one("DenoisingMLP", units=units, layers=layers)
+    self.level = NoiseLevel(units)
+    # He's kernel. Glorot's would be small for the two numbers of a point.
+    self.first = keras.layers.Dense(units, kernel_initializer="he_normal")
+    self.hidden = [keras.layers.Dense(units) for _ in range(layers)]
+    self.last = keras.layers.Dense(int(np.prod(shape)))
+    build_chain([self.first, *self.hidden, self.last], (None, int(np.prod(shape))))
+    self.built = True
+
+  def call(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    h, v = self.first(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), self.level(level)
+    for layer in self.hidden:
+      h += layer(tf.nn.silu(h + v))
+    outputs = self.last(tf.nn.silu(h))
+    return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
