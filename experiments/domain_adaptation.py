@@ -177,11 +177,13 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
       ("source_only", step.source_only), ("dann", step.dann), ("on_target", step.on_target))}
   networks["adda"] = step.adda.encoder, step.source_only.classifier
   images, labels = read(held_out, np.arange(held_out.size))
+  shown = [read(each, np.linspace(0, each.size - 1, 40).astype(int))[0]
+           for each in (source, held_out)]
   inputs = to_unit_range(images, keras.config.floatx())
   return replicator.Evaluation(
       {name: np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
        for name, (encode, classifier) in networks.items()},
-      picture=side_by_side(image_grid(read(source, np.arange(50))[0]), image_grid(images[:50])),
+      picture=side_by_side(*map(image_grid, shown)),
       method=f"accuracy on {held_out.size} images of the target that are not trained on")
 
 

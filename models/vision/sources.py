@@ -26,7 +26,8 @@ __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFo
            "MNISTDigits", "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]
 
 NAMED: dict[str, Callable[[], ImageSource]] = {
-    "digits": Digits, "mnist_digits": MNISTDigits, "shapes": Shapes, "stacked_digits": StackedDigits}
+    "digits": Digits, "mnist_digits": MNISTDigits, "shapes": Shapes,
+    "stacked_digits": StackedDigits}
 """The data sets of this project, which need no file, by name."""
 
 FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "

@@ -194,8 +194,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
      "@modified, @wasserstein"),
     ("sngan.data = @Mnist",
      "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
-     "@ImageArrays, @ImageFolder, @ImageZip, @Shapes, @StackedDigits, @TFDS, @TFRecords, "
-     "@TwoViews"),
+     "@ImageArrays, @ImageFolder, @ImageZip, @MNISTDigits, @Shapes, @StackedDigits, @TFDS, "
+     "@TFRecords, @TwoViews"),
 ]
 
 

