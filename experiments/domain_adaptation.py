@@ -30,11 +30,10 @@ from replicator.errors import at_least_one
 
 def encoder(dropout: float) -> keras.Model:
   """Images `[n, 8, 8, 1]` -> features `[n, 64]`."""
-  layers: list[keras.layers.Layer] = [keras.Input([8, 8, 1])]
-  for filters, stride in ((32, 1), (64, 2)):
-    layers.append(keras.layers.Conv2D(filters, 3, stride, "same", activation="relu"))
-  return keras.Sequential([*layers, keras.layers.Flatten(), replicator.Dropout(dropout),
-                           keras.layers.Dense(64, "relu")])
+  convolutions = [keras.layers.Conv2D(filters, 3, stride, "same", activation="relu")
+                  for filters, stride in ((32, 1), (64, 2))]
+  return keras.Sequential([keras.Input([8, 8, 1]), *convolutions, keras.layers.Flatten(),
+                           replicator.Dropout(dropout), keras.layers.Dense(64, "relu")])
 
 
 def head(outputs: int) -> keras.Model:
@@ -173,12 +172,11 @@ def before_call(step: DomainAdaptation, number: int) -> None:
 def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
              ) -> replicator.Evaluation:
   """The accuracies on target images that no network saw, and a picture of both domains."""
-  networks = {name: (part.encoder, part.classifier) for name, part in (
-      ("source_only", step.source_only), ("dann", step.dann), ("on_target", step.on_target))}
+  networks = {name: (getattr(step, name).encoder, getattr(step, name).classifier)
+              for name in ("source_only", "dann", "on_target")}
   networks["adda"] = step.adda.encoder, step.source_only.classifier
   images, labels = read(held_out, np.arange(held_out.size))
-  shown = [read(each, np.linspace(0, each.size - 1, 40).astype(int))[0]
-           for each in (source, held_out)]
+  shown = [read(each, np.arange(40) * (each.size // 40))[0] for each in (source, held_out)]
   inputs = to_unit_range(images, keras.config.floatx())
   return replicator.Evaluation(
       {name: np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)

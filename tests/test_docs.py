@@ -27,9 +27,9 @@ from tests.programs import logs
 
 OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "tensorboard",
                   "optuna-dashboard", "ray", "sbatch", "kubectl"}
-for name in ("bigan", "bigbigan", "cyclegan", "d4pg", "diffusion", "dmd2", "domain_adaptation", "dqn",
-             "gan", "logan", "maml", "mpo", "ppo", "r3gan", "resnet", "sac", "self_supervision",
-             "sngan", "td3", "vqgan"):
+for name in ("bigan", "bigbigan", "cyclegan", "d4pg", "diffusion", "dmd2", "domain_adaptation",
+             "dqn", "gan", "logan", "maml", "mpo", "ppo", "r3gan", "resnet", "sac",
+             "self_supervision", "sngan", "td3", "vqgan"):
   importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
 GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can import a program.
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))  # The site executes them.
