@@ -181,7 +181,7 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
   return replicator.Evaluation(
       {name: np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
        for name, (encode, classifier) in networks.items()},
-      picture=side_by_side(*map(image_grid, shown)),
+      picture=side_by_side(image_grid(shown[0]), image_grid(shown[1])),
       method=f"accuracy on {held_out.size} images of the target that are not trained on")
 
 
