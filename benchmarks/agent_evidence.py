@@ -1,12 +1,12 @@
 """Returns of an agent on the DM Control Suite beside published ones, with intervals over seeds.
 
-  python -m benchmarks.agent_evidence d4pg=runs/d4pg_control [--steps=100000] \
-    [--output=evidence.png]
+  python -m benchmarks.agent_evidence d4pg=runs/d4pg_control [--at=100000] \
+    [--picture=evidence.png]
 
 Prints a table of the tasks that a sweep has trained, and draws performance profiles (Agarwal et al.
 2021, arXiv:2108.13264). `d4pg` and `sac` name the published seeds, whose sources are in
 `published_returns.json`. A run's return is the mean of its evaluations at 0.9 to 1.1 times
-`--steps`, which are environment steps. The intervals hold 95 % of 2,000 resamples of the seeds in
+`--at`, which are environment steps. The intervals hold 95 % of 2,000 resamples of the seeds in
 each task.
 """
 
@@ -25,8 +25,8 @@ from replicator import UsageError
 from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("steps", 100_000, "Environment steps.")
-flags.DEFINE_string("output", "evidence.png", "The picture.")
+flags.DEFINE_integer("at", 100_000, "Environment steps.")
+flags.DEFINE_string("picture", "evidence.png", "The picture.")
 
 Returns = Mapping[str, np.ndarray]
 """The returns of all seeds `[n]`, from 0 to 1,000, by task."""
@@ -129,7 +129,7 @@ def draw(axes, agent: str, results: Mapping[str, Returns]) -> None:
                       label=name, linewidth=1.5)
     axes.fill_between(thresholds, *interval(returns, lambda runs: profile(runs, thresholds)),
                       color=line.get_color(), alpha=0.15, linewidth=0)
-  axes.set_title(f"{agent} at {FLAGS.steps:,} environment steps", fontsize=9)
+  axes.set_title(f"{agent} at {FLAGS.at:,} environment steps", fontsize=9)
   axes.set_xlabel("return", fontsize=8)
   axes.set_ylabel("share of runs above", fontsize=8)
   axes.tick_params(labelsize=8, length=0)
@@ -147,8 +147,8 @@ def main(argv: list[str]) -> None:
     figure = Figure(figsize=(4.2 * len(sweeps), 2.8), layout="constrained")
     panels = figure.subplots(1, len(sweeps), squeeze=False)[0]
     for axes, (agent, sweep) in zip(panels, sweeps.items(), strict=True):
-      known = published(agent, FLAGS.steps)
-      ours, updates = trained(sweep, FLAGS.steps)
+      known = published(agent, FLAGS.at)
+      ours, updates = trained(sweep, FLAGS.at)
       ours = {task: ours[task] for task in known if task in ours}
       theirs = {task: known[task] for task in ours}
       print_table(agent, ours, theirs)
@@ -156,8 +156,8 @@ def main(argv: list[str]) -> None:
       draw(axes, agent, {"this project": ours, "published": theirs})
   except UsageError as error:
     sys.exit(f"error: {error}")
-  figure.savefig(FLAGS.output, dpi=110)
-  print(f"drawn: {FLAGS.output}")
+  figure.savefig(FLAGS.picture, dpi=110)
+  print(f"drawn: {FLAGS.picture}")
 
 
 if __name__ == "__main__":

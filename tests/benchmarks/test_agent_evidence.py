@@ -23,7 +23,7 @@ def printed(tmp_path, monkeypatch, capsys):
       (folder / "metrics.jsonl").write_text("".join(
           json.dumps({"step": at // 8, "eval/environment_steps": at, "eval/return": value}) + "\n"
           for at, value in evaluations))
-    with flagsaver.flagsaver(steps=steps):
+    with flagsaver.flagsaver(at=steps):
       agent_evidence.main(["", "d4pg=sweep"])
     return capsys.readouterr().out.splitlines()
   return of

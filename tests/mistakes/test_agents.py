@@ -138,7 +138,8 @@ def test_a_fault_of_an_environment_is_named(old, new, status, line, agent, folde
   (folder / "mine.py").write_text(MODULE.replace(old, new))
   monkeypatch.setattr(sys, "dont_write_bytecode", True)  # The file is another one each time.
   monkeypatch.delitem(sys.modules, "mine", raising=False)
-  gymnasium.registry.pop("Mine-v0", None)
+  monkeypatch.setitem(gymnasium.registry, "Mine-v0", None)  # It is gone after the test.
+  del gymnasium.registry["Mine-v0"]
   assert MODULE.count(old) == 1
   assert_line(agent(sac, "Environments.name = 'mine:Mine-v0'"), status,
               line.replace("Mine-v0", "mine:Mine-v0"))

@@ -192,8 +192,8 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("generator/SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
      "@modified, @wasserstein"),
-    ("sngan.data = @Mnist",
-     "nothing configurable is called 'Mnist'. Write one of: @Augmented, @Digits, @HuggingFace, "
+    ("sngan.data = @Pictures",
+     "nothing configurable is called 'Pictures'. Write one of: @Augmented, @Digits, @HuggingFace, "
      "@ImageArrays, @ImageFolder, @ImageZip, @MNISTDigits, @Shapes, @StackedDigits, @TFDS, "
      "@TFRecords, @TwoViews"),
 ]
