@@ -14,7 +14,6 @@ They take turns in a process each. The table has medians over the turns: seconds
 other work on the machine changes less than those of the clock.
 """
 
-import contextlib
 import statistics
 import sys
 from collections.abc import Callable
@@ -104,16 +103,12 @@ def main(argv: list[str]) -> None:
     return
   names = turns.installed({"ours": "tensorflow", "ours_8": "tensorflow",
                            "sb3": "stable_baselines3", "sb3_8": "stable_baselines3"})
-  with contextlib.ExitStack() as running:
-    contenders = [running.enter_context(contextlib.closing(
-        turns.Contender("benchmarks.agent_speed", name, FLAGS.threads))) for name in names]
-    for _ in range(1 + FLAGS.rounds):
-      for contender in contenders:
-        contender.seconds.append(contender.turn())
+  contenders = turns.run("benchmarks.agent_speed", names, FLAGS.rounds, FLAGS.threads)
   print(f"SAC on the {FLAGS.task}, {FLAGS.rounds} turns of {FLAGS.steps} steps, an update for each")
   print(f"{'':10} {'steps per CPU second':>22} {'steps per second':>18}")
   for contender in contenders:
-    cpu, seconds = (statistics.median(found[1:]) for found in (contender.cpu, contender.seconds))
+    # The first turn of the CPU does not count.
+    cpu, seconds = map(statistics.median, (contender.cpu[1:], contender.seconds))
     print(f"{contender.name:10} {FLAGS.steps / cpu:22.1f} {FLAGS.steps / seconds:18.1f}")
 
 

@@ -150,6 +150,20 @@ class Contender:
       process.wait()
 
 
+def run(program: str, names: Sequence[str], rounds: int, threads: int,
+        flags: Sequence[str] = ()) -> list[Contender]:
+  """Runs contenders in turns; returns them, closed. The arguments are those of `compare`."""
+  with contextlib.ExitStack() as running:
+    contenders = [running.enter_context(contextlib.closing(
+        Contender(program, name, threads, flags))) for name in names]
+    for contender in contenders:  # The first turn does not count: each waits until it has started.
+      contender.turn()
+    for _ in range(rounds):
+      for contender in contenders:
+        contender.seconds.append(contender.turn())
+  return contenders
+
+
 def compare(program: str, names: Sequence[str], rounds: int, threads: int, amount: float,
             unit: str, title: str, flags: Sequence[str] = ()) -> dict[str, float]:
   """Runs the contenders in turns, and prints a table that compares the others with the first.
@@ -171,14 +185,7 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
               if importlib.util.find_spec(package)}
   print(*gpus(), f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
         ", ".join(f"{name} {version}" for name, version in versions.items()))
-  with contextlib.ExitStack() as running:
-    contenders = [running.enter_context(contextlib.closing(
-        Contender(program, name, threads, flags))) for name in names]
-    for contender in contenders:  # The first turn does not count: each waits until it has started.
-      contender.turn()
-    for _ in range(rounds):
-      for contender in contenders:
-        contender.seconds.append(contender.turn())
+  contenders = run(program, names, rounds, threads, flags)
   print(f"{title}, {rounds} turns")
   print(f"{'':15} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10} "
         f"{'MiB':>8}")

@@ -84,7 +84,8 @@ class MPO(tf.Module):
     shape, size = environments.observation_shape, environments.action_size
     self.returns, self.deviation = returns(), deviation
     self.sampled = [actions, size]
-    self.bounds = [epsilon, epsilon_penalty, epsilon_mean, epsilon_deviation]
+    self.bounds_of_weights = [epsilon, epsilon_penalty]
+    self.bounds_of_moves = [epsilon_mean, epsilon_deviation]
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, 2 * size)
     self.critic = critic(shape, size, self.returns.outputs)
@@ -171,12 +172,13 @@ class MPO(tf.Module):
 
   def _dual_loss(self, scores: list[tf.Tensor], moved: list[tf.Tensor]) -> tf.Tensor:
     """The loss of the multipliers, given scores of sampled actions [n, k] and divergences [a]."""
-    *temperatures, mean, deviation = map(_positive, self.duals)
+    multipliers = [_positive(dual) for dual in self.duals]
     losses = [t * (bound + tf.reduce_mean(tf.reduce_logsumexp(score / t, 1)
                                           - math.log(self.sampled[0])))
-              for t, bound, score in zip(temperatures, self.bounds, scores, strict=False)]
+              for t, bound, score in zip(multipliers[:2], self.bounds_of_weights, scores,
+                                         strict=True)]
     losses += [tf.reduce_sum(multiplier * (bound - kl)) for multiplier, bound, kl in zip(
-        (mean, deviation), self.bounds[2:], moved, strict=True)]
+        multipliers[2:], self.bounds_of_moves, moved, strict=True)]
     return sum(losses)
 
 
