@@ -135,7 +135,7 @@ def test_a_loop_reads_what_was_written_before_it(restored):
     return [[np.mean(on.local_results(loss)) for loss in result] for result in results]
 
   np.testing.assert_allclose(losses(Replicator("one_device")),
-                             losses(Replicator("mirrored", logical_cpus=2)), rtol=1e-4)
+                             losses(Replicator("mirrored", logical_cpus=2)), rtol=1e-4, atol=1e-6)
 
 
 # ---- What it costs ------------------------------------------------------------------------------
