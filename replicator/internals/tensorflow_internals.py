@@ -52,10 +52,16 @@ def meet(name: str, seconds: float = 600.0) -> None:
 
 def exchange(name: str, text: str, process: int, processes: int, seconds: float = 600.0
              ) -> list[str]:
-  """The texts of all processes of the cluster, by their numbers; each gives one. `name` is new."""
+  """The texts of all processes of the cluster, by their numbers; each gives one. `name` is new.
+
+  No process gets them before all have them, so that one that ends then is missed by none.
+  """
   run = eager_context.context()
   run.set_config_key_value(f"{name}/{process}", text)
-  return [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds)) for i in range(processes)]
+  texts = [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds))
+           for i in range(processes)]
+  meet(name, seconds)
+  return texts
 
 
 def publish(key: str) -> None:

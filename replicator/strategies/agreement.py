@@ -3,14 +3,12 @@
 All replicas and workers must call the same collectives in the same order, or a step hangs.
 """
 
-import hashlib
 import itertools
 import json
 import time
 from collections.abc import Sequence
 
 import gin
-import numpy as np
 
 from replicator.configuration.differences import differences
 from replicator.errors import UsageError
@@ -23,7 +21,6 @@ MAX_SECONDS = 30.0
 
 _meetings = itertools.count()
 _REMEDY = "must make the same calls in the same order"
-_COMPARED = 256  # The number of calls of a step that workers compare.
 
 
 def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
@@ -77,21 +74,18 @@ def check_replicas(replicas: Sequence[StepContext]) -> None:
                          f"{_REMEDY}")
 
 
-def codes(calls: list[str]) -> np.ndarray:
-  """A hash of each of the first 256 calls, to compare workers: int64 [256], padded with zeros."""
-  numbers = [int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "little")
-             for call in calls[:_COMPARED]]
-  return np.array(numbers + [0] * (_COMPARED - len(numbers)), np.int64)
+def check_workers(worker: int, workers: int, calls: list[str]) -> None:
+  """Compares the calls of this worker's step with those of the others; all workers must call it.
 
-
-def check_workers(worker: int, calls: list[str], codes_of_replicas: np.ndarray) -> None:
-  """Raises a UsageError if this worker's calls are not those of the others.
-
-  `codes_of_replicas` are the `codes` of every replica of every worker, int64 [replicas, 256].
+  Raises:
+    UsageError: they differ, so that running the step would hang; each worker gets its line.
   """
-  differs = (codes_of_replicas != codes_of_replicas[0]).any(axis=0)
-  if differs.any():
-    place = int(differs.argmax())
-    call = f"calls {calls[place]}" if place < len(calls) else "has ended"
-    raise UsageError(f"worker {worker} {call} as collective {place + 1} of the step, and other "
-                     f"workers do not; all {_REMEDY}")
+  if workers == 1:
+    return
+  of_workers = [json.loads(text) for text in tensorflow_internals.exchange(
+      f"replicator/calls/{next(_meetings)}", json.dumps(calls), worker, workers)]
+  for place, each in enumerate(itertools.zip_longest(*of_workers), 1):
+    if len({*each}) > 1:
+      call = f"calls {each[worker]}" if each[worker] else "has ended"
+      raise UsageError(f"worker {worker} {call} as collective {place} of the step, and other "
+                       f"workers do not; all {_REMEDY}")

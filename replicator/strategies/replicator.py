@@ -9,7 +9,6 @@ import tensorflow as tf
 import tree
 
 from replicator.cluster import lost, tf_config
-from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import RunFailed, UsageError, chain_of
 from replicator.internals.keras_internals import errors_unchanged
@@ -300,10 +299,7 @@ class Replicator:
     Raises:
       UsageError: the workers' collectives differ, so that running the step would hang.
     """
-    mine = list(self._collectives)
-    codes = tf.constant(agreement.codes(mine))
-    of_replicas = self.run(lambda: collectives.all_gather(codes))[0].numpy()
-    agreement.check_workers(self.worker_id, mine, of_replicas)
+    agreement.check_workers(self.worker_id, self.num_pipelines, list(self._collectives))
 
   def local_results(self, outputs: Nest) -> list[Nest]:
     """The outputs of `on_replicas`, one nest for each replica of this process."""

@@ -41,10 +41,10 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(ssh, tmp_path, c
   third = tmp_path / HOSTS[2]
 
   def come_and_go() -> None:
-    started = tmp_path / f"{HOSTS[2]}-1-3"
-    wait_until(lambda: started.exists() and started.read_text())
+    started = [tmp_path / f"{host}-1-3" for host in HOSTS]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in started))
     third.touch()
-    os.kill(int(started.read_text()), signal.SIGKILL)
+    os.kill(int(started[2].read_text()), signal.SIGKILL)
     for host in HOSTS[:2]:  # Two go on.
       wait_until((tmp_path / f"{host}-2-2").exists)
     third.unlink()
