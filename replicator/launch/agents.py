@@ -199,6 +199,7 @@ class AgentProcess:
     """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""
     if not self._ended.wait(max(0.0, deadline - time.monotonic())):
       self.send_signal(signal.SIGKILL)
+      self._status = 128 + signal.SIGKILL  # It is killed, not lost.
     hang_up(self._connection)  # Ends `lines`.
 
   def _send(self, line: str) -> None:

@@ -159,9 +159,12 @@ def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
       tasks.append(Task(command, tf_config, slot))
     for task in tasks:
       task.watch(events)
-    return _supervise(tasks, events, has_chief=ps > 0)
+    status, culprit = _supervise(tasks, events, has_chief=ps > 0)
   finally:
     _end(tasks)
+  # A process that misses a lost one may end before this one notices the loss.
+  lost = [task for task in tasks if task.child.lost]
+  return status, lost[0] if culprit and lost else culprit
 
 
 def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief: bool

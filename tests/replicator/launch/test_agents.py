@@ -85,12 +85,20 @@ work()
   assert err == ""
 
 
-def test_a_lost_agent_is_one_line_and_costs_a_restart(capfd, tmp_path):
-  assert run(counts_starts(tmp_path) + f"""
-(folder / f"{{me}}.pid").write_text(str(os.getpid()))
+@pytest.mark.parametrize("worker_0", ["work()", "wait_for(folder / 'ready'); sys.exit(1)"],
+                         ids=["the others are ended", "another one misses it first"])
+def test_a_lost_agent_is_one_line_and_costs_a_restart(worker_0, capfd, tmp_path):
+  assert run(f"""
+(pathlib.Path({str(tmp_path)!r}) / f"{{me}}.pid").write_text(str(os.getpid()))
+{counts_starts(tmp_path)}
 if start == 1:
   for other in ("worker0-1", "worker1-1"): wait_for(folder / other)
-  if me == "worker1": {KILL_AGENT}
+  if me == "worker0": {worker_0}
+  other = "/proc/" + (folder / "worker0.pid").read_text()
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  (folder / "ready").touch()
+  while os.path.exists(other) and {worker_0!r} != "work()": time.sleep(0.02)
+  {KILL_AGENT}
   work()
 """, max_restarts=1) == 0
   assert capfd.readouterr().err == (
