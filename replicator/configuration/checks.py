@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import dataclasses
-import difflib
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -16,8 +15,6 @@ from replicator.configuration.gin_internals import Values, current_bindings, reg
 from replicator.configuration.statements import MACRO, Binding, last_read
 from replicator.console import flags, gin_files
 from replicator.errors import UsageError, nearest
-
-_MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
 
 
 def check(bindings: Sequence[Binding]) -> None:
@@ -94,7 +91,6 @@ class Unused:
   # Whether it can have none later either: its configurable was called, but in other scopes, or with
   # a value that the program passed.
   certain: bool
-  misspelled: bool = False  # Whether its scope is almost that of a call.
 
   def __str__(self) -> str:
     return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
@@ -139,10 +135,8 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     known = sorted(filter(None, own))
     where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
     problem = "there" if entered else f"in the scope '{binding.scope}'"
-    misspelled = not entered and bool(
-        difflib.get_close_matches(binding.scope, known, cutoff=_MISSPELLED))
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
-                              f"is called {where}", True, misspelled)
+                           f"is called {where}", True)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
   remedy = f".{hint}" if hint else "; remove the line, or refer to it"
   return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)
