@@ -109,17 +109,16 @@ def _names(found: Mapping[str, Run]) -> list[str]:
 
 def configuration(found: Mapping[str, Run]) -> Rows:
   """The values of `config.gin` that differ between the runs that have the file."""
-  in_use = set().union(*(differences.names_in(run.config) for run in found.values()))
-  values = [_values(run, in_use) for run in found.values()]
+  values = [_values(run) for run in found.values()]
   names = sorted(set(itertools.chain(*values)))
   table = {name: [each.get(name, "") for each in values] for name in names}
   return {name: texts for name, texts in table.items() if len(
       {text for text, each in zip(texts, values, strict=True) if each}) > 1}
 
 
-def _values(run: Run, in_use: set[str]) -> dict[str, str]:
+def _values(run: Run) -> dict[str, str]:
   try:
-    return {name: repr(value) for name, value in differences.values(run.config, in_use).items()}
+    return {name: repr(value) for name, value in differences.values(run.config).items()}
   except ValueError:
     return {"config.gin": "cannot be read"}
 

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import pathlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 _TABLE = json.loads(pathlib.Path(__file__).with_suffix(".json").read_text())
@@ -28,30 +27,19 @@ GONE: dict[str, str] = _TABLE["gone"]
 
 def new_name(name: str) -> str | None:
   """The new name of an old one, both as gin files write them: cut in front; None for any other."""
-  found = next((new for old, new in NAMES.items() if ends(old, name)), None)
+  found = next((new for old, new in NAMES.items() if _ends(old, name)), None)
   module, _, last = name.rpartition(".")
   if module and not found:
-    found = next((f"{new}.{last}" for old, new in MODULES.items() if ends(old, module)), None)
+    found = next((f"{new}.{last}" for old, new in MODULES.items() if _ends(old, module)), None)
   return found
-
-
-def renamed(selector: str, parameter: str, here: Callable[[str], str | None]) -> tuple[str, str]:
-  """The new names of a configurable and its parameter, or the same.
-
-  `here` returns the name that a new full name has in its place, or None if it is none there.
-  """
-  owner, _, last = (new_name(f"{selector}.{parameter}") or "").rpartition(".")
-  if name := here(owner):
-    return name, last
-  return here(new_name(selector) or "") or selector, parameter
 
 
 def remedy(name: str) -> str | None:
   """The advice for a name that is gone, which may be cut in front; None for any other name."""
-  return next((remedy for old, remedy in GONE.items() if ends(old, name)), None)
+  return next((remedy for old, remedy in GONE.items() if _ends(old, name)), None)
 
 
-def ends(full: str, name: str) -> bool:
+def _ends(full: str, name: str) -> bool:
   """Whether a full name may be written as `name` in a gin file."""
   return f".{full}".endswith(f".{name}")
 

@@ -87,9 +87,11 @@ def renamed(selector: str, parameter: str = "") -> tuple[str, str] | None:
     owner = owner.replace("__main__", flags.program()[-1], 1)
   if any(map(moved.remedy, [f"{owner}.{parameter}", *([] if owners else [selector])])):
     return None
-  found = moved.renamed(owner, parameter, lambda new: next(
-      map(short_name, registry().matching_selectors(new)), None))
-  return (selector, parameter) if found == (owner, parameter) else found
+  new_owner, _, new_parameter = (moved.new_name(f"{owner}.{parameter}") or "").rpartition(".")
+  for new, last in ((new_owner, new_parameter), (moved.new_name(owner) or "", parameter)):
+    if names := registry().matching_selectors(new) if new else []:
+      return short_name(names[0]), last
+  return selector, parameter
 
 
 def parameters(configurable: gin.config.Configurable) -> list[str]:

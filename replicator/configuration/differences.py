@@ -3,12 +3,11 @@
 import os
 import pathlib
 import tokenize
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gin import config_parser
 
-from replicator import moved
 from replicator.console import gin_files
 from replicator.errors import first_line
 
@@ -21,41 +20,24 @@ def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None
   Raises:
     ValueError: a text is not gin.
   """
-  old, new = ({name: repr(value) for name, value in values(text, names_in(other)).items()}
-              for text, other in ((before, now), (now, before)))
+  old, new = ({name: repr(value) for name, value in values(text).items()} for text in (before, now))
   return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})
           if old.get(name) != new.get(name)}
 
 
-def values(written: str, beside: Collection[str] = ()) -> dict[str, Any]:
+def values(written: str) -> dict[str, Any]:
   """The values in the text of a configuration, `{name: value}`, with macros replaced.
 
-  The `repr` of a value is its gin text, that of a `Reference` too. A configurable that has moved
-  gets its new name if that is `beside`, in `names_in` another configuration; elsewhere the same
-  word may be a name of the user's.
+  The `repr` of a value is its gin text, that of a `Reference` too.
 
   Raises:
     ValueError: the text is not gin.
   """
-  def renamed(selector: str, parameter: str) -> tuple[str, str]:
-    return moved.renamed(selector, parameter, lambda new: next(
-        (name for name in beside if moved.ends(new, name)), None))
-
-  statements = bindings_in(written, renamed)
+  statements = bindings_in(written)
   macros = {"%" + "/".join(filter(None, [scope, selector])): value
             for scope, selector, parameter, value in statements if not parameter}
   return {f"{scope}/" * bool(scope) + f"{selector}.{parameter}": _expanded(value, macros)
           for scope, selector, parameter, value in statements if parameter}
-
-
-def names_in(written: str) -> set[str]:
-  """The configurables that the text of a configuration names; none if it is not gin."""
-  try:
-    statements = bindings_in(written)
-  except ValueError:
-    return set()
-  return {name for _, selector, parameter, value in statements for name in
-          ([selector] * bool(parameter) + [each.selector for each in references_in(value)])}
 
 
 # Returns the names of today for those of a configurable and its parameter; None if they are gone.
