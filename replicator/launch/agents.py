@@ -166,11 +166,6 @@ class AgentProcess:
     self._ended = threading.Event()
     self._send(json.dumps(shell_line(command, environment)))
 
-  @property
-  def is_running(self) -> bool:
-    """Whether the end of the command is not known yet."""
-    return not self._ended.is_set()
-
   def lines(self) -> Iterator[str]:
     """Its output, until the end of the command or the connection."""
     with contextlib.suppress(OSError), self._connection.makefile(**AS_TEXT) as lines:
@@ -192,7 +187,7 @@ class AgentProcess:
 
   def send_signal(self, number: int) -> None:
     """Sends a signal to the command and to all processes that it started."""
-    if self.is_running:
+    if not self._ended.is_set():
       self._send(str(number))
 
   def end(self, deadline: float) -> None:

@@ -21,10 +21,6 @@ class Process(Protocol):
 
   lost: str
 
-  @property
-  def is_running(self) -> bool:
-    """Whether the command has not ended."""
-
   def lines(self) -> Iterator[str]:
     """Its output until its end; to be read once."""
 
@@ -46,11 +42,6 @@ class PipedChild(Child):
 
   def __init__(self, command: Sequence[str], environment: Mapping[str, str], **options: Any):
     super().__init__(command, environment, stdout=subprocess.PIPE, **AS_TEXT, **options)
-
-  @property
-  def is_running(self) -> bool:
-    """Whether the process has not ended."""
-    return self.process.poll() is None
 
   def lines(self) -> Iterator[str]:
     """Its output until its end; to be read once."""

@@ -40,6 +40,11 @@ class Task:
     self.child = self._start()
     self._waiter: threading.Thread | None = None
 
+  @property
+  def is_running(self) -> bool:
+    """Whether the process may not have ended."""
+    return self._waiter is None or self._waiter.is_alive()
+
   def _start(self) -> Process:
     return self._slot.start(self._command, {"TF_CONFIG": json.dumps(self._tf_config)})
 
@@ -223,7 +228,7 @@ def _report(task: Task, status: int, and_then: str = "") -> None:
 def _end(tasks: list[Task]) -> None:
   """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
   for task in tasks:
-    if task.child.is_running:
+    if task.is_running:
       task.child.send_signal(signal.SIGTERM)
   deadline = time.monotonic() + GRACE_SECONDS
   for task in tasks:
