@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from replicator.errors import RunFailed, UsageError
 from replicator.launch import agent
@@ -57,24 +56,16 @@ class Agents:
   def _slots(self, door: "_Door", is_stopped: Callable[[], bool], problem: Callable[[], str]
              ) -> list[Slot]:
     notice = time.monotonic() + SECONDS
-    while door.waiting < door.count:
+    while len(door.waiting) < door.count:
       if is_stopped():
         return []
       if line := problem():
         raise RunFailed(f"{self._where}: {line}")
       if time.monotonic() > notice:
         notice += 60.0
-        say(f"{self._where}: {door.waiting} of {door.count} processes have a place; waits")
+        say(f"{self._where}: {len(door.waiting)} of {door.count} processes have a place; waits")
       time.sleep(0.05)
     return door.slots()
-
-
-class _Arrival(NamedTuple):
-  """An agent that waits for a command."""
-
-  connection: socket.socket
-  host: str
-  ports: Sequence[int]
 
 
 class _Door:
@@ -83,6 +74,7 @@ class _Door:
   Attributes:
     agent: what connects here.
     count: how many places there are.
+    waiting: by place, the connection of the agent that came last, its host and its free ports.
   """
 
   def __init__(self, host: str, count: int):
@@ -90,15 +82,10 @@ class _Door:
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
     self.agent = agent.make((host, self._listener.getsockname()[1]), self._secret)
-    self._waiting: dict[int, _Arrival] = {}  # By place, the agent that came last.
+    self.waiting: dict[int, tuple[socket.socket, str, Sequence[int]]] = {}
     self._changes = threading.Condition()
     self._connections: list[socket.socket] = []
     self._is_closed = False
-
-  @property
-  def waiting(self) -> int:
-    """In how many places an agent waits."""
-    return len(self._waiting)
 
   def __enter__(self) -> "_Door":
     threading.Thread(target=self._listen, daemon=True).start()
@@ -113,7 +100,7 @@ class _Door:
   def slots(self) -> list[Slot]:
     """The places, in each of which an agent waits."""
     slots: dict[str, Slot] = {}
-    for number, (_, host, ports) in sorted(self._waiting.items()):
+    for number, (_, host, ports) in sorted(self.waiting.items()):
       shown = f"[{host}]" if ":" in host else host
       free = next(address for port in ports if (address := f"{shown}:{port}") not in slots)
       slots[free] = Slot(free, functools.partial(self._start, number, host))
@@ -123,10 +110,9 @@ class _Door:
              ) -> "AgentProcess":
     """Starts a command in a place; it is lost if the agent does not come back."""
     with self._changes:
-      self._changes.wait_for(lambda: number in self._waiting, SECONDS)
-      arrival = self._waiting.pop(number, None)
-    return AgentProcess(arrival.connection if arrival else socket.socket(), host, command,
-                        environment)
+      self._changes.wait_for(lambda: number in self.waiting, SECONDS)
+      arrived = self.waiting.pop(number, None)
+    return AgentProcess(arrived[0] if arrived else socket.socket(), host, command, environment)
 
   def _listen(self) -> None:
     with contextlib.suppress(OSError):
@@ -148,7 +134,7 @@ class _Door:
       connection.settimeout(None)
       notice_its_end(connection)
       with self._changes:
-        self._waiting[range(self.count)[greeting["number"]]] = _Arrival(
+        self.waiting[range(self.count)[greeting["number"]]] = (
             connection, greeting["host"], greeting["ports"])
         self._changes.notify_all()
     except (OSError, ValueError, LookupError, TypeError):

@@ -124,7 +124,7 @@ def test_only_who_knows_the_secret_gets_in():
       with socket.create_connection(door._listener.getsockname()) as stranger:
         stranger.sendall(json.dumps(greeting).encode() + b"\n")
         assert stranger.recv(1) == b""
-    assert door.waiting == 0
+    assert not door.waiting
     thread = threading.Thread(target=door.agent, args=(0, {}))
     thread.start()
     wait_until(lambda: door.waiting)
