@@ -1,28 +1,12 @@
-"""Starts all processes of a cluster on this machine: `python -m replicator.launch`.
+"""Starts all processes of a cluster, or writes what starts them: `python -m replicator.launch`.
 
   python -m replicator.launch --workers=2 [--ps=1] -- python -m experiments.sngan ...
 
 Each process reads its role from TF_CONFIG, as under a cluster manager. Each line that it prints
 appears after its name: `[worker 0] step 200/5000`. Without `--ps` the cluster is `{"worker":
 [...]}`, for the strategy `multi_worker_mirrored`. With `--ps` it is `{"chief": [one], "worker":
-[...], "ps": [...]}`, for `parameter_server`; a worker that dies is started again and joins the run,
-which ends when the same worker dies for the third time within a minute.
-
-With `--hosts=a,b` in place of `--workers`, there is one process on each of these machines, which
-ssh reaches. They end when the launcher or the connection to it does. With `--workers=1:2` besides,
-the run is elastic: it begins with the machines that answer, at least 1, goes on without one that is
-lost, and stops to start with all once that is back.
-
-With `--spark=MASTER` or `--ray=ADDRESS`, there is one process in each task of a barrier stage of
-Spark, or in each bundle of a placement group of Ray.
-
-With `--max_restarts=N`, a run that ends because a process died is started again as a whole, up to N
-times, on new ports; it resumes from the last checkpoint. A run that ends with status 2 or after a
-signal is not started again.
-
-With `--slurm=job.sh` or `--kubernetes=job.yaml --image=IMAGE` it starts nothing: it writes what a
-cluster manager needs to start one process on each of so many nodes. `docs/howto/clusters.md` says
-how to use it, and what happens on preemption.
+[...], "ps": [...]}`, for `parameter_server`. `docs/howto/clusters.md` says what happens on other
+machines, under cluster managers, and when a process dies.
 
 Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first status that
 is not 0, or 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT
