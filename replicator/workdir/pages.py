@@ -68,7 +68,7 @@ def picture(path: pathlib.Path, caption: str) -> Picture:
 
 
 def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) -> str:
-  """Renders `template`, a file of `folder` that extends `layout.html`, with the `values` it uses.
+  """Renders `template`, a file of `folder`, with the `values` it uses.
 
   It may use the templates of this package, too. `layout.html` needs `title`, `what` (the sort of
   page) and `badges` (a list of `Badge`). Raises jinja2.UndefinedError if a value is missing.
