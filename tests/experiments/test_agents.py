@@ -1,12 +1,12 @@
 """Agents: the strategy does not change their training, and runs resume exactly."""
 
 import contextlib
+import functools
 import json
 import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
@@ -59,20 +59,8 @@ def launch(workdir: pathlib.Path, cluster: list[str], *bindings: str) -> None:
            f"--workdir={workdir}", bindings=[*SMALL, *bindings])
 
 
-def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  return checkpoint.read(workdir / "checkpoints")
-
-
-def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
-  for row, other in zip(logs.rows(found), logs.rows(expected), strict=True):
-    assert row.keys() == other.keys()
-    for name in row:
-      np.testing.assert_allclose(row[name], other[name], rtol=1e-8, atol=1e-12, err_msg=name)
-  values = variables(found)
-  for path, value in variables(expected).items():
-    if tf.as_dtype(value.dtype).is_floating:
-      # Observations and actions are stored in float32, whatever the precision of the networks.
-      np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
+# Observations and actions are stored in float32, whatever the precision of the networks.
+assert_same_runs = functools.partial(logs.assert_same_runs, rtol=1e-5, atol=1e-6)
 
 
 # ---- Strategies ---------------------------------------------------------------------------------
@@ -104,13 +92,13 @@ def one_device(tmp_path_factory):
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
-  assert_same_training(tmp_path, one_device(agent, *FLOAT64, *more))
+  assert_same_runs(tmp_path, one_device(agent, *FLOAT64, *more))
 
 
 @pytest.mark.slow
 def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_path):
   launch(tmp_path, ["--workers=2"], *FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'")
-  assert_same_training(tmp_path, one_device("d4pg", *FLOAT64))
+  assert_same_runs(tmp_path, one_device("d4pg", *FLOAT64))
 
 
 @pytest.mark.slow
@@ -130,7 +118,7 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
 def test_xla_and_several_steps_a_call_do_not_change_the_training(agent, one_device, tmp_path):
   more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
   train(agent, tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
-  assert_same_training(tmp_path, one_device(agent, *more))
+  assert_same_runs(tmp_path, one_device(agent, *more))
 
 
 # ---- Resuming -----------------------------------------------------------------------------------
@@ -154,7 +142,8 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, t
     for folder, steps in (("whole", 10), ("parts", 6), ("parts", 10)):
       train(agent, tmp_path / folder, *more, f"train.steps = {steps}")
   assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
-  found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
+  found, expected = (checkpoint.read(tmp_path / name / "checkpoints")
+                     for name in ("parts", "whole"))
   assert found.keys() == expected.keys()
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
 

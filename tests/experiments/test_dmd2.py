@@ -12,10 +12,10 @@ from models.diffusion.gaussians import GaussianMixture
 from replicator import random
 from replicator.app import config
 from replicator.step import context
-from tests.experiments.tiny_gans import MIRRORED, ROOT, variables
+from tests.experiments.tiny_gans import MIRRORED, ROOT
 from tests.models.diffusion.mixtures import score
+from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.replicator.checkpoints.weights import held, saved
 
@@ -137,12 +137,8 @@ def test_replicas_do_not_change_the_training(tmp_path):
                  [*TINY, "generator/wrap_optimizer.every = 2", *bindings])
     with eagerly():
       dmd2.dmd2(str(tmp_path / name))
-  expected, ended = rows(tmp_path / "one"), variables(tmp_path / "one")
-  for name in "two", "parts":
-    for row, other in zip(rows(tmp_path / name), expected, strict=True):
-      assert row == pytest.approx(other, rel=1e-9)
-    for path, value in variables(tmp_path / name).items():
-      np.testing.assert_allclose(value, ended[path], rtol=1e-9, atol=1e-12, err_msg=path)
+  for name in ("two", "parts"):
+    logs.assert_same_runs(tmp_path / name, tmp_path / "one", 1e-9, 1e-12)
 
 
 @pytest.mark.slow
@@ -177,7 +173,7 @@ def test_the_generator_reaches_all_gaussians(tmp_path):
   config.parse([str(ROOT / "configs/dmd2_gaussians.gin")], [
       "train.steps = 1000", "train.log_every = 1000", "train.checkpoint_every = 0"])
   dmd2.dmd2(str(tmp_path))
-  first, last = (row for row in rows(tmp_path) if "eval/modes" in row)
+  first, last = (row for row in logs.rows(tmp_path) if "eval/modes" in row)
   assert (first["eval/modes"], last["eval/modes"], last["eval/teacher_modes"]) == (1, 8, 8)
   assert last["eval/largest_share"] < 0.25 and last["eval/within"] > 0.5
 

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, with_attention
-from replicator.errors import UsageError
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
@@ -46,8 +45,3 @@ def test_places(attention, sizes, last, place):
   assert [i for i, each in enumerate(found) if isinstance(each, SelfAttention)] == (
       [] if place is None else [place])
   assert [each for each in found if not isinstance(each, SelfAttention)] == sizes
-
-
-def test_a_size_that_no_map_has_is_refused():
-  with pytest.raises(UsageError, match=r"D\.attention = 32: .* maps have 4, 8, 16 p"):
-    with_attention("D", 32, [], [16, 8, 4, 4])

@@ -1,12 +1,10 @@
-"""The networks of CycleGAN: the functions that they compute, and what they refuse."""
+"""The networks of CycleGAN: the functions that they compute."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
 from tests.models.gan.networks.plain import moved, normal
-from tests.programs.refusals import refusal
 
 
 def normalized(x):
@@ -53,15 +51,3 @@ def test_discriminator_equals_the_plain_one(float64):
   x = tf.nn.conv2d(x, last, 1, "SAME") + discriminator.trunk[-1].bias.value
   assert x.shape == (3, 2, 2, 1)
   np.testing.assert_allclose(discriminator(images), x[..., 0], rtol=1e-9)
-
-
-@pytest.mark.parametrize("make, line", [
-    (lambda: CycleGANGenerator(10),
-     "CycleGANGenerator.halvings = 2: 10 pixels cannot be halved so often down to a map of 2x2 or "
-     "more; write fewer"),
-    (lambda: CycleGANGenerator(8, blocks=0), "CycleGANGenerator.blocks = 0: must be at least 1"),
-    (lambda: PatchDiscriminator(8, width=2),
-     "PatchDiscriminator.layers = 3: 8 pixels cannot be halved so often down to a map of 2x2 or "
-     "more; write fewer")])
-def test_what_does_not_fit_is_refused(make, line):
-  assert refusal(make) == line

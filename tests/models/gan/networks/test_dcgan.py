@@ -1,4 +1,4 @@
-"""The DCGAN networks: the functions that they compute, and what they refuse."""
+"""The DCGAN networks: the functions that they compute."""
 
 import keras
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
-from replicator.errors import UsageError
 from tests.models.gan.networks.plain import moved, normal
 
 LABELS = tf.constant([2, 0, 1])
@@ -56,9 +55,3 @@ def test_initial_weights():
   assert len({kernel.tobytes() for kernel in kernels}) == 6
   for kernel in kernels:
     assert np.std(kernel) == pytest.approx(0.02, rel=0.1)
-
-
-@pytest.mark.parametrize("network", [DCGANGenerator, DCGANDiscriminator])
-def test_a_width_without_channels_is_refused(network):
-  with pytest.raises(UsageError, match=f"^{network.__name__}.width = 0: "):
-    network(8, width=0)

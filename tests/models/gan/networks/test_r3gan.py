@@ -1,4 +1,4 @@
-"""The R3GAN networks: the functions that they compute, and what they refuse."""
+"""The R3GAN networks: the functions that they compute."""
 
 import keras
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
-from replicator.errors import UsageError
 from tests.models.gan.networks.plain import made, moved, normal
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
@@ -179,19 +178,3 @@ def test_mixed_precision_keeps_the_4x4_stage_in_float32():
     assert {v.dtype for v in network.variables} == {"float32"}
   images = generator(normal(2, 4, dtype="float32"))
   assert images.dtype == discriminator(images).dtype == tf.float32
-
-
-@pytest.mark.parametrize("network", [R3GANGenerator, R3GANDiscriminator])
-def test_unknown_sizes_are_refused(network):
-  name = network.__name__
-  for resolution in (48, 4, 0, 512):
-    with pytest.raises(UsageError, match=rf"^{name}\.resolution = {resolution}: .* one of 8, 16, "):
-      network(resolution)
-  with pytest.raises(UsageError, match=(rf"^{name}\.widths = \(64, 64\) are for 8 pixels, but "
-                                        r"resolution = 32: write 4 numbers, .* 4, 8, 16, 32")):
-    network(32, widths=(64, 64))
-  for groups in ((2,), (2, 3)):
-    with pytest.raises(UsageError, match=rf"^{name}\.groups = .* do not fit widths = \(4, 4\)"):
-      network(8, widths=(4, 4), groups=groups)
-  with pytest.raises(UsageError, match=rf"^{name}\.blocks = 0"):
-    network(8, widths=(4, 4), blocks=0)

@@ -69,13 +69,12 @@ class Step(tf.Module):
 
   Args:
     n: the number of micro-batches.
-    attention: whether the discriminator has a layer more, for longer tests.
   """
 
-  def __init__(self, n: int = 1, attention: bool = False):
+  def __init__(self, n: int = 1):
     super().__init__()
     random.set_seed(0)
-    self.discriminator, self.generator = make_discriminator(attention), Painter()
+    self.discriminator, self.generator = make_discriminator(), Painter()
     self.penalties = [r1(gamma=0.1), wgan_gp(weight=0.1, every=2)]
     self.n = n
     self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.1, momentum=0.5),
@@ -95,25 +94,24 @@ class Step(tf.Module):
     return outputs
 
 
-def train(*engine, n: int = 1, steps: int = 2, attention: bool = False, **options
-          ) -> list[np.ndarray]:
+def train(*engine, n: int = 1, steps: int = 2, **options) -> list[np.ndarray]:
   """The scalars of each step, then all variables."""
   on = Replicator(*engine, **options)
   with on.scope():
-    step = Step(n, attention)
+    step = Step(n)
   images = IMAGES.astype(keras.config.floatx())
   scalars = [np.mean(on.run(step, images), 0) for _ in range(steps)]
   return [*scalars, *map(np.asarray, step.discriminator.variables)]
 
 
 @functools.cache
-def on_one_device(attention: bool = False) -> list[np.ndarray]:
+def on_one_device() -> list[np.ndarray]:
   """The training in float64 that others are compared with, as `train` returns it.
 
   It is not compiled, which would take longer than its two steps.
   """
   with eagerly():
-    return train(attention=attention)
+    return train()
 
 
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -126,15 +124,10 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     (False, {"logical_cpus": 4}), (True, {"logical_cpus": 2, "jit_compile": True})],
                          ids=["4", "2 and XLA"])
 def test_replicas_do_not_change_the_training(compiled, options, float64):
-  expected = on_one_device(attention=True)
+  expected = on_one_device()
   assert expected[0][3] > 0 and expected[1][2] > 0 and expected[1][3] == 0
   with contextlib.nullcontext() if compiled else eagerly():
-    assert_same(train("mirrored", attention=True, **options), expected)
-
-
-@pytest.mark.slow
-def test_xla_does_not_change_the_training(float64):
-  assert_same(train(jit_compile=True), on_one_device())
+    assert_same(train("mirrored", **options), expected)
 
 
 @pytest.mark.slow

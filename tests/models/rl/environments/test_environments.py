@@ -89,12 +89,6 @@ def test_the_error_of_a_missing_package_says_how_to_install_it(monkeypatch, miss
     Environments(name)
 
 
-def test_the_error_of_an_environment_that_cannot_be_made_is_reported(scripted):
-  scripted(length=1, nonsense=2)
-  with pytest.raises(UsageError, match=r"cannot be made: TypeError: .*nonsense"):
-    Environments("Scripted-v0")
-
-
 @pytest.mark.parametrize("vectorization", [
     "sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_environments_have_arguments_and_wrappers(vectorization):
