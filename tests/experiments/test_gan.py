@@ -8,10 +8,7 @@ import tensorflow as tf
 import replicator
 from experiments.gan import GAN
 from experiments.logan import LOGAN
-from models.gan.latents.distributions import (
-  normal_latents,
-  truncated_normal_latents,
-)
+from models.gan.latents.distributions import normal_latents, truncated_normal_latents
 from models.gan.latents.optimization import LatentOptimization
 from replicator import random
 from replicator.step import context

@@ -15,16 +15,7 @@ from models.vision import convert, sources
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import read
 from models.vision.images.write import png
-from models.vision.sources import (
-  TFDS,
-  EncodedExamples,
-  HuggingFace,
-  ImageArrays,
-  ImageFolder,
-  ImageZip,
-  TFRecords,
-  open_encoded,
-)
+from models.vision.sources import TFDS, EncodedExamples, HuggingFace, ImageArrays, ImageFolder
 from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
@@ -51,7 +42,8 @@ def archive(root, compression=zipfile.ZIP_STORED):
   with zipfile.ZipFile(root / "a.zip", "w", compression) as file:
     for name, image in reversed(list(zip(FILES, IMAGES, strict=True))):
       file.writestr(name, png(image))
-  return str(root / "a.zip"), lambda limit: ImageZip(str(root / "a.zip"), 8, memory_limit=limit)
+  path = str(root / "a.zip")
+  return path, lambda limit: sources.ImageZip(path, 8, memory_limit=limit)
 
 
 def deflated_archive(root):
@@ -72,8 +64,9 @@ def folder_of_arrays(root):
 def shards(root):
   (root / "in").mkdir()
   folder(root / "in")
-  convert.convert(open_encoded(str(root / "in")), str(root / "out"), 2)
-  return str(root / "out"), lambda limit: TFRecords(str(root / "out"), 8, memory_limit=limit)
+  convert.convert(sources.open_encoded(str(root / "in")), str(root / "out"), 2)
+  path = str(root / "out")
+  return path, lambda limit: sources.TFRecords(path, 8, memory_limit=limit)
 
 
 def data_set_of_tfds(root):
@@ -150,7 +143,7 @@ def test_a_source_tells_its_examples_from_others(make, tmp_path, monkeypatch):
 
 def test_what_a_command_names_is_converted(made, tmp_path):
   assert convert.main([made[0], str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
-  source = TFRecords(str(tmp_path / "out"))
+  source = sources.TFRecords(str(tmp_path / "out"))
   images, labels = read(source, np.arange(5))
   np.testing.assert_array_equal(images, IMAGES)
   assert labels.tolist() == LABELS.tolist()
@@ -158,10 +151,11 @@ def test_what_a_command_names_is_converted(made, tmp_path):
 
 
 def test_a_command_takes_a_source_of_any_module():
-  found, expected = map(open_encoded, ("models.vision.builtin.digits:Digits", "digits"))
+  found, expected = map(sources.open_encoded, ("models.vision.builtin.digits:Digits", "digits"))
   assert found.read(3) == expected.read(3) and sources.named("tfds:mnist") is None
   for name, why in (("nowhere:A", "No module named 'nowhere'"), ("math:A", "no attribute 'A'")):
-    assert why in refusal(open_encoded, name) and "MODULE:CLASS" in refusal(open_encoded, name)
+    line = refusal(sources.open_encoded, name)
+    assert why in line and "MODULE:CLASS" in line
 
 
 # ---- Data sets of other packages ----------------------------------------------------------------
