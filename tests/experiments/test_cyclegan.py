@@ -16,7 +16,6 @@ from tests.experiments.line import Line
 from tests.experiments.tiny_gans import MIRRORED, ROOT
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [2, 5, 2, 2, 1]).astype(np.uint8)
 TINY = ["Shapes.resolution = 8", "Shapes.size = 48", "CycleGANGenerator.width = 2",
@@ -78,19 +77,6 @@ def test_replicas_and_micro_batches_do_not_change_the_training(tmp_path):
   assert len(logs.rows(tmp_path / "one")) == 3
   for name in ("two", "parts"):
     logs.assert_same_runs(tmp_path / name, tmp_path / "one")
-
-
-@pytest.mark.parametrize("bindings, line", [
-    (["CycleGAN.cycle_weight = -1.0"], "CycleGAN.cycle_weight = -1.0: must not be negative"),
-    (["CycleGAN.pool_size = 0"], "CycleGAN.pool_size = 0: must be at least 1"),
-    (["outlined/Shapes.resolution = 12"], "cyclegan.a has image_shape (8, 8, 3), and cyclegan.b "
-     "(12, 12, 3): they must be the same"),
-    (["outlined/Shapes.size = 9"],
-     "cyclegan.a has size 48, and cyclegan.b 9: they must be the same")])
-def test_settings_that_do_not_go_together_are_refused(bindings, line, monkeypatch):
-  configured(*bindings)
-  monkeypatch.setattr(replicator, "train", lambda make, *_, **__: make())
-  assert refusal(cyclegan.cyclegan, "run") == line
 
 
 def test_no_pair_is_trained_on_and_pairs_are_measured(monkeypatch):

@@ -16,7 +16,6 @@ from tests.experiments.tiny_gans import MIRRORED, ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.programs.refusals import refusal
 from tests.replicator.checkpoints.weights import held, saved
 
 N, SIGMA_DATA = 5, 0.7
@@ -176,12 +175,3 @@ def test_the_generator_reaches_all_gaussians(tmp_path):
   first, last = (row for row in logs.rows(tmp_path) if "eval/modes" in row)
   assert (first["eval/modes"], last["eval/modes"], last["eval/teacher_modes"]) == (1, 8, 8)
   assert last["eval/largest_share"] < 0.25 and last["eval/within"] > 0.5
-
-
-@pytest.mark.parametrize("binding, line", [
-    ("DMD2.first = 0.99", "DMD2.first = 0.99 and DMD2.last = 0.98: positions rise, and are in "
-                          "[0, 1]"),
-    ("DenoisingMLP.units = 0", "DenoisingMLP.units = 0: must be at least 1")])
-def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
-  config.parse([str(ROOT / "configs/dmd2_gaussians.gin")], [binding])
-  assert refusal(dmd2.dmd2, str(tmp_path)) == line

@@ -11,7 +11,6 @@ from replicator.step import context
 from tests.experiments.tiny_gans import MIRRORED
 from tests.programs import logs
 from tests.programs.processes import ROOT
-from tests.programs.refusals import refusal
 
 SIZE, START, NUMBER = 4, 1, 3
 DRAW = np.random.default_rng(0)
@@ -127,14 +126,3 @@ def test_two_replicas_do_not_change_the_training(tmp_path):
         "DomainAdaptation.adaptation_start = 2", *bindings])
     domain_adaptation(str(tmp_path / name))
   logs.assert_same_runs(tmp_path / "two", tmp_path / "one", 1e-7, 1e-8)
-
-
-@pytest.mark.parametrize("binding, line", [
-    ("DomainAdaptation.adaptation_start = 0",
-     "DomainAdaptation.adaptation_start = 0: must be at least 1"),
-    ("domain_adaptation.held_out = 1.0",
-     "held_out = 1.0: holds out 1797 of 1797 images, and some must be on both sides; write a share "
-     "such as 0.2")])
-def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
-  config.parse([FILE], [binding])
-  assert refusal(domain_adaptation, str(tmp_path)) == line

@@ -14,7 +14,6 @@ from tests.experiments.tiny_gans import MIRRORED
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import ROOT
-from tests.programs.refusals import refusal
 
 TASKS, POINTS, RATE, STEPS = 3, 4, 0.1, 2
 
@@ -88,12 +87,3 @@ def test_two_replicas_do_not_change_the_training(tmp_path):
       maml(str(tmp_path / name))
   logs.assert_same_runs(tmp_path / "two", tmp_path / "one", 1e-9, 1e-12)
   assert (tmp_path / "one/samples/step-00000002.png").exists()
-
-
-@pytest.mark.parametrize("binding, line", [
-    ("MAML.inner_rate = 0.0", "MAML.inner_rate = 0.0: must be positive"),
-    ("MAML.inner_steps = 0", "MAML.inner_steps = 0: must be at least 1"),
-    ("maml.new_tasks = 0", "maml.new_tasks = 0: must be at least 1")])
-def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
-  config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [binding])
-  assert refusal(maml, str(tmp_path)) == line

@@ -17,7 +17,6 @@ from replicator.strategies.distributed_evaluation import Dealer
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import ROOT, launched
-from tests.programs.refusals import refusal
 
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 2", "train.steps = 2", "train.checkpoint_every = 2"]
@@ -142,20 +141,6 @@ def test_an_evaluation_is_of_averaged_weights():
   np.testing.assert_array_equal(step.logits(BATCH["image"]), before)
   step.optimizer.averages[-1].assign(tf.fill([10], 3.0))
   np.testing.assert_allclose(step.logits(BATCH["image"]), before + 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize("bindings, line", [
-    (["ImageClassifier.label_smoothing = 1.0"],
-     "ImageClassifier.label_smoothing = 1.0: must be in [0, 1)"),
-    (["sgd.weight_decay = 1e-4"],
-     "ImageClassifier.weight_decay = 0.0001: SGD has a weight_decay of 0.0001 as well; leave out "
-     "one of the two"),
-    (["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0", "LARS.weight_decay = 1e-4"],
-     "ImageClassifier.weight_decay = 0.0001: LARS has a weight_decay of 0.0001 as well; leave out "
-     "one of the two"),
-])
-def test_settings_that_do_not_go_together_are_refused(bindings, line):
-  assert refusal(classifier, *bindings) == line
 
 
 class Counting:

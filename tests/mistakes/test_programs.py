@@ -11,6 +11,11 @@ import shutil
 import keras
 import pytest
 
+from experiments.cyclegan import cyclegan
+from experiments.dmd2 import dmd2
+from experiments.domain_adaptation import domain_adaptation
+from experiments.maml import maml
+from experiments.resnet import resnet
 from experiments.sngan import sngan
 from replicator import app
 from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
@@ -178,10 +183,38 @@ def test_gin(setting, line, run, folder):
 
 # ---- Values -------------------------------------------------------------------------------------
 
+OTHER = ": SGD has a weight_decay of 0.0001 as well; leave out one of the two"
+VALUES = [  # The program, the gin file, bindings, and the line, or what follows the binding in it.
+    (maml, "maml_sinusoids", ["MAML.inner_rate = 0.0"], ": must be positive"),
+    (maml, "maml_sinusoids", ["MAML.inner_steps = 0"], ": must be at least 1"),
+    (maml, "maml_sinusoids", ["maml.new_tasks = 0"], ": must be at least 1"),
+    (domain_adaptation, "domain_adaptation_digits", ["DomainAdaptation.adaptation_start = 0"],
+     ": must be at least 1"),
+    (domain_adaptation, "domain_adaptation_digits", ["domain_adaptation.held_out = 1.0"],
+     "held_out = 1.0: holds out 1797 of 1797 images, ...; write a share such as 0.2"),
+    (dmd2, "dmd2_gaussians", ["DMD2.first = 0.99"],
+     " and DMD2.last = 0.98: positions rise, and are in [0, 1]"),
+    (dmd2, "dmd2_gaussians", ["DenoisingMLP.units = 0"], ": must be at least 1"),
+    (cyclegan, "cyclegan_shapes16", ["CycleGAN.cycle_weight = -1.0"], ": must not be negative"),
+    (cyclegan, "cyclegan_shapes16", ["CycleGAN.pool_size = 0"], ": must be at least 1"),
+    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.resolution = 12"],
+     "cyclegan.a has image_shape (16, 16, 3), and cyclegan.b (12, 12, 3): they must be the same"),
+    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.size = 9"],
+     "cyclegan.a has size ..., and cyclegan.b 9: they must be the same"),
+    (resnet, "resnet_digits", ["ImageClassifier.label_smoothing = 1.0"], ": must be in [0, 1)"),
+    (resnet, "resnet_digits", ["sgd.weight_decay = 1e-4"],
+     f"ImageClassifier.weight_decay = 0.0001{OTHER}"),
+    (resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0",
+                               "LARS.weight_decay = 1e-4"],
+     f"ImageClassifier.weight_decay = 0.0001{OTHER.replace('SGD', 'LARS')}"),
+    (sngan, "sngan_digits", ["sngan.data = @Shapes", "Shapes.resolution = 20"],
+     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, ..."),
+]
 
-def test_a_size_without_networks_is_refused_before_any_work(run, tmp_path):
-  params = ["sngan.data = @Shapes", "Shapes.resolution = 20"]
-  words = [DIGITS, *(f"--gin_param={param}" for param in params), f"--workdir={tmp_path}/run"]
-  assert_line(run(sngan, words), USAGE, "SNGANGenerator.resolution = 20: SN-GAN has no networks of "
-                                        "this size; write one of 8, 16, 32, 64, 128")
-  assert not (tmp_path / "run" / "classifier").exists()
+
+@pytest.mark.parametrize("program, file, bindings, line", VALUES, ids=lambda value: str(value)[:40])
+def test_values(program, file, bindings, line, run, tmp_path):
+  words = [f"--gin_file=configs/{file}.gin", f"--workdir={tmp_path}/run",
+           *(f"--gin_param={binding}" for binding in bindings)]
+  assert_line(run(program, words), USAGE, line if line[0] not in ": " else bindings[0] + line)
+  assert not (tmp_path / "run" / "classifier").exists()  # Refused before any work.

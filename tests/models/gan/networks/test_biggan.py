@@ -5,7 +5,17 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
-from tests.models.gan.networks.plain import made, moved, normal, normalized, pooled, upsampled
+from tests.models.gan.networks.plain import (
+  batch_norm,
+  made,
+  moved,
+  normal,
+  normalized,
+  residual_down,
+  spectral_conv,
+  standardized,
+  upsampled,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +31,6 @@ LABELS = tf.constant([2, 0, 1])
 
 # The networks as in the paper: resampling at full size around plain 3x3 convolutions, shortcuts at
 # full size, exact singular values.
-
-def conv(x, layer):
-  x = tf.nn.conv2d(x, normalized(layer), 1, "SAME")
-  return x + layer.layer.bias if layer.layer.use_bias else x
-
-
-def standardized(x):
-  mean, variance = tf.nn.moments(x, [0, 1, 2])
-  return (x - mean) / tf.sqrt(variance + 1e-5)
-
 
 def attended(x, layer):
   n, h, w, c = x.shape
@@ -58,27 +58,21 @@ def plain_generator(generator, z, labels):
       return standardized(x) * gain[:, None, None] + (
           condition @ normalized(layer.offset))[:, None, None]
 
-    h = tf.nn.conv2d(upsampled(tf.nn.relu(norm(x, block.norm1))), normalized(block.conv1), 1,
-                     "SAME") + block.conv1.layer.bias
-    h = conv(tf.nn.relu(norm(h, block.norm2)), block.conv2)
-    x = h + conv(upsampled(x), block.shortcut)
+    h = spectral_conv(upsampled(tf.nn.relu(norm(x, block.norm1))), block.conv1)
+    h = spectral_conv(tf.nn.relu(norm(h, block.norm2)), block.conv2)
+    x = h + spectral_conv(upsampled(x), block.shortcut)
     if i == 0 and len(generator.trunk) > len(blocks):
       x = attended(x, generator.trunk[1])
-  x = standardized(x) * generator.norm.gamma + generator.norm.beta
-  return tf.tanh(conv(tf.nn.relu(x), generator.to_image))
+  x = tf.nn.relu(batch_norm(x, generator.norm))
+  return tf.tanh(spectral_conv(x, generator.to_image))
 
 
 def plain_discriminator(discriminator, images, labels):
   x = images
   blocks = [layer for layer in discriminator.trunk if hasattr(layer, "shortcut")]
   for i, block in enumerate(blocks):
-    first, second = [layer for layer in block.residual if hasattr(layer, "layer")]
-    h = tf.nn.conv2d(x if i == 0 else tf.nn.relu(x), normalized(first), 1, "SAME")
-    h = tf.nn.relu(h + first.layer.bias)
-    h = tf.nn.conv2d(h, normalized(second), 1, "SAME") + second.layer.bias
-    shortcut = x if block.shortcut is None else conv(x, block.shortcut)
     assert (block.shortcut is None) == (i > 0)  # Only the first of three halves the size.
-    x = pooled(h) + pooled(shortcut) if i == 0 else h + shortcut
+    x = residual_down(x, block, is_first=i == 0, halves=i == 0)
     if i == 2:
       x = attended(x, discriminator.trunk[3])
   h = tf.reduce_sum(tf.nn.relu(x), [1, 2])

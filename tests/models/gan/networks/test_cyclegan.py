@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
-from tests.models.gan.networks.plain import moved, normal
+from tests.models.gan.networks.plain import leaky, moved, normal
 
 
 def normalized(x):
@@ -42,7 +42,6 @@ def test_generator_equals_the_plain_one(float64):
 
 def test_discriminator_equals_the_plain_one(float64):
   [discriminator] = moved([PatchDiscriminator(8, 2, width=2, layers=2)], 0.2)
-  leaky = lambda x: tf.where(x > 0, x, float(np.float32(0.2)) * x)  # The operation's slope.
   first, second, third, last = kernels(discriminator.trunk)
   images = normal(3, 8, 8, 2)
   x = leaky(tf.nn.conv2d(images, first, 2, "SAME") + discriminator.trunk[0].bias.value)

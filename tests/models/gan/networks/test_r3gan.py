@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
-from tests.models.gan.networks.plain import made, moved, normal
+from tests.models.gan.networks.plain import leaky, made, moved, normal
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
 LABELS = tf.constant([2, 0, 1])
@@ -59,14 +59,9 @@ def linear(x, layer):
   return x @ kernel.reshape(kernel.shape[-2:])
 
 
-def leaky(x):
-  # TensorFlow's operation keeps the slope in float32.
-  return np.where(x > 0, x, float(np.float32(0.2)) * x)
-
-
 def plain_block(x, block):
   y = leaky(linear(x, block.expand) + block.expand.bias.numpy())
-  return x + linear(leaky(plain_grouped(y, block.mix)), block.reduce)
+  return x + linear(leaky(plain_grouped(y.numpy(), block.mix)), block.reduce)
 
 
 def plain_trunk(x, layers):

@@ -6,14 +6,8 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
-from tests.models.gan.networks.plain import (
-  check_gradients,
-  moved,
-  normal,
-  normalized,
-  pooled,
-  upsampled,
-)
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import batch_norm, moved, normal, normalized, upsampled
 
 
 @pytest.mark.parametrize("resolution", [8, 64, pytest.param(128, marks=pytest.mark.slow)])
@@ -31,19 +25,14 @@ def test_gradients_reach_every_variable_of_pairs_and_of_the_encoder(resolution):
     assert codes.shape == (3, 5) and scores.shape == (3,)
     return tf.reduce_mean(tf.square(scores))
 
-  check_gradients((generator, discriminator, encoder), loss)
+  plain.check_gradients((generator, discriminator, encoder), loss)
 
 
 # The unfolded networks as in the papers: resampling at full size around plain 3x3 convolutions,
 # shortcuts at full size, exact singular values.
 
-def conv(x, layer, kernel=None):
-  return tf.nn.conv2d(x, layer.kernel.value if kernel is None else kernel, 1, "SAME") + layer.bias
-
-
-def batch_norm(x, layer):
-  mean, variance = tf.nn.moments(x, [0, 1, 2])
-  return (x - mean) / tf.sqrt(variance + 1e-5) * layer.gamma + layer.beta
+def conv(x, layer):
+  return tf.nn.conv2d(x, layer.kernel.value, 1, "SAME") + layer.bias
 
 
 def plain_generator(generator, z):
@@ -56,15 +45,9 @@ def plain_generator(generator, z):
 
 
 def plain_discriminator(discriminator, images, labels, codes):
-  spectral_conv = lambda x, layer: conv(x, layer.layer, normalized(layer))
   x = images
   for i, block in enumerate(discriminator.blocks):
-    h = x if i == 0 else tf.nn.relu(x)
-    first, second = [layer for layer in block.residual if hasattr(layer, "layer")]
-    h = spectral_conv(tf.nn.relu(spectral_conv(h, first)), second)
-    shortcut = x if block.shortcut is None else spectral_conv(x, block.shortcut)
-    halves = i < 2
-    x = (pooled(h) if halves else h) + (pooled(shortcut) if halves else shortcut)
+    x = plain.residual_down(x, block, is_first=i == 0, halves=i < 2)
   h = tf.reduce_sum(tf.nn.relu(x), [1, 2])
   score = tf.linalg.matvec(h, normalized(discriminator.linear)[:, 0])
   score += tf.reduce_sum(tf.gather(normalized(discriminator.embedding), labels) * h, 1)
