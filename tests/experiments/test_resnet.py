@@ -16,7 +16,7 @@ from replicator.step import context
 from replicator.strategies.distributed_evaluation import Dealer
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.programs.processes import ROOT, launched
+from tests.programs.processes import ROOT
 
 SMALL = ["ResNet.width = 0.25", "train.global_batch_size = 32", "train.log_every = 1",
          "train.eval_every = 2", "train.steps = 2", "train.checkpoint_every = 2"]
@@ -52,14 +52,6 @@ def one_device(tmp_path_factory) -> pathlib.Path:
 def test_two_replicas_do_not_change_the_training_nor_its_evaluation(one_device, tmp_path):
   with eagerly():
     train(tmp_path, *EVERYTHING, *MIRRORED)
-  logs.assert_same_runs(tmp_path, one_device)
-
-
-@pytest.mark.slow
-def test_two_processes_do_not_change_the_training_nor_its_evaluation(one_device, tmp_path):
-  bindings = [*SMALL, *EVERYTHING, "Replicator.strategy = 'multi_worker_mirrored'"]
-  launched(["--workers=2"], "experiments.resnet", "--gin_file=configs/resnet_digits.gin",
-           f"--workdir={tmp_path}", bindings=bindings)
   logs.assert_same_runs(tmp_path, one_device)
 
 

@@ -188,24 +188,18 @@ NOWHERE = "write several seeds, several classes, or as many of both"
 @pytest.mark.parametrize(("gan", "call", "line"), [
     *((latents, lambda latents, share=share: distributions.truncated(latents, share), line)
       for latents, share, line in [
-          (normal_latents, 0.0, "truncation = 0.0: must be above 0"),
-          (normal_latents, -1.0, "must be above 0"), (normal_latents, math.nan, "must be above 0"),
+          (normal_latents, -1.0, "truncation = -1.0: must be above 0"),
           (uniform_latents, 1.5, "the codes are uniform in .-1, 1.*; write at most 1"),
           (own_latents, 0.5, "these are of 'own_latents'; leave it out")]),
     *((Painter(num_classes=4), lambda gan, to=to: sampling.interpolate(gan, 5, *to), NOWHERE)
       for to in [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])]),
     (Painter(), lambda gan: sampling.set_standing_statistics(gan, 3),
      "standing statistics: Painter has no 'generator' with an"),
-    (object(), sampling.check, "object has no 'latents', so it is no GAN that can be sampled"),
-    (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[9]),
-     "class 9: the GAN has the classes 0 to 8"),
     (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[0, -1]), "class -1: the GAN has"),
     (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
      "Painter cannot reconstruct images; a class that has an encoder takes `reconstruct = "),
-    (Mirror(num_classes=2), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
-     "the generator needs the classes of the images"),
     (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
      "the images are not finite")])
 def test_what_cannot_be_sampled_is_refused(gan, call, line):

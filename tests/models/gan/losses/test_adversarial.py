@@ -86,8 +86,3 @@ def test_the_relativistic_loss_compares_each_pair(dtype, tolerance):
   loss = adversarial.relativistic(*(tf.cast(scores, dtype) for scores in SCORES))
   assert loss.dtype == (tf.float64 if dtype == "float64" else tf.float32)
   np.testing.assert_allclose(loss, np.mean(softplus(SCORES[1] - SCORES[0])), rtol=tolerance)
-
-
-def test_accuracy_counts_images_and_samples():
-  real, fake = tf.constant([1.0, -1.0, 2.0]), tf.constant([-3.0])
-  np.testing.assert_allclose(adversarial.accuracy(real, fake), 3 / 4)

@@ -54,39 +54,6 @@ def test_values_and_gradients_are_those_of_the_composition(layer_class, size):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_second_gradients_are_those_of_the_composition(layer_class):
-  # What a gradient penalty needs: the kernel's gradient of the input gradient's norm.
-  layer, x, _ = layer_and_arrays(layer_class, (3, 4, 4))
-
-  def penalty_gradient(function):
-    with tf.GradientTape() as outer:
-      with tf.GradientTape() as inner:
-        inner.watch(x)
-        y = tf.reduce_sum(tf.tanh(function(x)))
-      penalty = tf.reduce_sum(tf.square(inner.gradient(y, x)))
-    return outer.gradient(penalty, layer.kernel.value)
-
-  expected = penalty_gradient(
-      lambda x: plain(layer_class, x, layer.kernel.value, layer.bias.value))
-  np.testing.assert_allclose(penalty_gradient(layer), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_compiles_under_xla(layer_class):
-  layer, x, dy = layer_and_arrays(layer_class, (3, 8, 8))
-
-  def value_and_gradients(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      y = layer(x)
-    return y, *tape.gradient(y, [x, layer.kernel.value], output_gradients=dy)
-
-  compiled = tf.function(value_and_gradients, jit_compile=True)
-  for actual, expected in zip(compiled(x), value_and_gradients(x), strict=True):
-    np.testing.assert_allclose(actual, expected, atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.parametrize("height, width", [(5, 4), (4, 5), (5, 5)])
 def test_odd_sizes_cannot_be_halved(height, width):
   with pytest.raises(ValueError, match=f"they are {height} and {width}"):

@@ -124,18 +124,6 @@ def test_observations_are_one_vector_of_float32_and_belong_to_the_caller(scripte
   assert first.dtype == later.dtype == np.float32
 
 
-def test_some_environments_can_be_reset_or_stepped_without_the_others(scripted):
-  scripted()
-  environments = Environments("Scripted-v0", 2)
-  environments.reset({0: 0, 1: 0})
-  environments.step(column(0, 0))
-  outcome = environments.step(column(0, 0), active=np.array([False, True]))
-  np.testing.assert_array_equal(outcome.observation[:, 1], [1, 2])
-  np.testing.assert_array_equal(outcome.reward, [0, 1])
-  environments.reset({1: 0})
-  np.testing.assert_array_equal(environments.step(column(0, 0)).observation[:, 1], [2, 1])
-
-
 @pytest.mark.parametrize("failure, words", [
     ((1e300, 0.0), "its observation is not finite"), ((0.0, 1e300), "its reward is 1e+300"),
     (ValueError("on\nfire"), "ValueError: on fire"), (KeyError(), "KeyError"),
@@ -152,23 +140,6 @@ def test_a_failure_is_reported_for_the_environment_that_failed_only(scripted, fa
   assert not failures
   assert log.count("made") == made + isinstance(failure, Exception)
   np.testing.assert_array_equal(environments.step(column(0, 0, 0)).observation[:, 1], [2, 1, 2])
-
-
-def test_a_failing_reset_is_reported(scripted):
-  scripted(failures={(2, 0): RuntimeError("no start")})
-  environments = Environments("Scripted-v0", 2)
-  assert environments.reset({0: 0, 1: 0})[1] == {1: "RuntimeError: no start"}
-  assert environments.reset({1: 0})[1] == {}
-
-
-def test_episodes_are_truncated_at_their_length_and_end_where_they_terminate(scripted):
-  scripted(length=2)
-  for steps, terminates in ((1, False), (2, True)):
-    environments = Environments("Scripted-v0", 1, episode_steps=steps)
-    environments.reset({0: 0})
-    for _ in range(steps):
-      outcome = environments.step(column(0))
-    assert (outcome.terminated[0], outcome.truncated[0]) == (terminates, True)
 
 
 def test_the_control_suite_is_available_under_its_names():
