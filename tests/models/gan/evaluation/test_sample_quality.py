@@ -10,7 +10,6 @@ from models.gan.evaluation.sample_quality import SampleQuality
 from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
-from replicator.errors import UsageError
 
 RNG = np.random.default_rng(0)
 SOURCE = Digits()  # Its classifier comes with the package.
@@ -124,8 +123,3 @@ def test_images_that_are_not_finite_give_nan_and_no_class_or_label(quality):
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0
   assert np.isnan(result["classifier_confidence"])
-
-
-def test_too_few_samples_are_refused_in_one_line(tmp_path):
-  with pytest.raises(UsageError, match=r"^SampleQuality\.num_samples = 1 with 1797 images"):
-    SampleQuality(SOURCE, tmp_path, num_samples=1)

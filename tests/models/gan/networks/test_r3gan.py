@@ -157,12 +157,6 @@ def test_initial_weights():
   assert np.std(discriminator.embedding.kernel) == pytest.approx(1 / np.sqrt(40 * 64), rel=0.1)
 
 
-def test_default_groups_have_16_channels():
-  generator = R3GANGenerator(16, widths=(32, 24, 4), blocks=1)
-  kernels = [layer.mix.kernel.shape for layer in generator.trunk if hasattr(layer, "mix")]
-  assert kernels == [(3, 3, 16, 64), (3, 3, 16, 48), (3, 3, 8, 8)]
-
-
 def test_mixed_precision_keeps_the_4x4_stage_in_float32():
   generator, discriminator = made(lambda: (
       R3GANGenerator(8, 1, 4, widths=(16, 8)), R3GANDiscriminator(8, 1, widths=(16, 8))),

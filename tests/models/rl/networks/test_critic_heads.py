@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from models.rl.networks.critic_heads import CategoricalReturns, project
-from replicator import UsageError
 
 RNG = np.random.default_rng(0)
 
@@ -76,9 +75,3 @@ def test_mean_and_losses_are_those_of_the_softmax():
   np.testing.assert_allclose(returns.mean(tf.constant(logits)), weights @ Z)
   np.testing.assert_allclose(returns.losses(tf.constant(target), tf.constant(logits)),
                              -(target * np.log(weights)).sum(1))
-
-
-@pytest.mark.parametrize("settings", [{"atoms": 1}, {"lowest": 5.0, "highest": 5.0}])
-def test_atoms_that_span_nothing_are_refused(settings):
-  with pytest.raises(UsageError, match="two or more, and highest above lowest"):
-    CategoricalReturns(**settings)

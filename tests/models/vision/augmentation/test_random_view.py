@@ -1,6 +1,5 @@
 """Augmentation: a function of (seed, position), with the geometry and colors of its formulas."""
 
-import functools
 import io
 import math
 
@@ -259,19 +258,6 @@ def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):
   drawn = Augmented(lambda: ImageFolder(str(tmp_path), 16, "skip", 0), lambda: JITTER)
   np.testing.assert_array_equal(
       drawn.augmented(tf.constant(1, tf.int64), seed)["image"], last)
-
-
-@pytest.mark.parametrize("settings, line", [
-    ({"scale": (0.5, 1.5)}, "Augmentation.scale = (0.5, 1.5): write the lowest and the highest "
-                            "value, above 0 and at most 1.0"),
-    ({"ratio": (2.0, 1.0)}, "Augmentation.ratio = (2.0, 1.0): write the lowest and the highest "
-                            "value, above 0, such as"),
-    ({"hue": 0.6}, "Augmentation.hue = 0.6: must be in [0, 0.5]"),
-    ({"contrast": -1.0}, "Augmentation.contrast = -1.0: must be at least 0"),
-    ({"center_crop": 1.2}, "Augmented.center_crop = 1.2: must be in (0, 1]")])
-def test_wrong_settings_are_refused(settings, line):
-  make = functools.partial(Augmented, Digits) if "center_crop" in settings else Augmentation
-  assert refusal(make, **settings).startswith(line)
 
 
 # ---- Two views ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from sklearn.datasets import load_digits
 
 from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
 from models.vision.images.image_source import read
-from replicator.errors import UsageError
 
 
 def test_digits_are_those_of_scikit_learn():
@@ -66,8 +65,3 @@ def test_an_image_depends_on_its_index_alone():
   again, _ = read(StackedDigits(size=1000), np.array([5]))
   np.testing.assert_array_equal(images[0], images[2])
   np.testing.assert_array_equal(images[0], again[0])
-
-
-def test_too_few_images_are_refused_in_one_line():
-  with pytest.raises(UsageError, match=r"^StackedDigits\.size = 999: write at least 1000"):
-    StackedDigits(size=999)

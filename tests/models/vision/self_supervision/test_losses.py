@@ -5,7 +5,6 @@ import pytest
 
 from benchmarks import self_supervision_gradients as closed_forms
 from models.vision.self_supervision import losses
-from tests.programs.refusals import refusal
 
 VIEWS, TARGETS = closed_forms.projections()
 LOSSES = pytest.mark.parametrize("make", closed_forms.FORMULAS, ids=lambda make: make.__name__)
@@ -32,11 +31,3 @@ def test_an_in_place_all_reduce_gives_a_part_of_the_gradient(float64):
   _, found = closed_forms.gradient(losses.BarlowTwins, VIEWS, TARGETS, 2,
                                    closed_forms.without_gradient)
   np.testing.assert_allclose(found, gradient / 2, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("make, settings, line", [
-    (losses.SimCLR, {"temperature": 0.0}, "SimCLR.temperature = 0.0: must be above 0"),
-    (losses.DINO, {"prototypes": 0}, "DINO.prototypes = 0: must be above 0"),
-], ids=str)
-def test_a_setting_that_cannot_work_is_refused(make, settings, line):
-  assert refusal(make, **settings) == line
