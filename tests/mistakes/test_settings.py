@@ -103,8 +103,8 @@ SETTINGS = [
         ({"pixels": -1}, "Environments.pixels = -1"),
         ({"vectorization": "threads"}, "...write 'sync' or 'async'"),
         ({"kwargs": {"gravity": 1.0}}, "...cannot be made: TypeError: ...unexpected ...'gravity'"),
-        ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "...cannot be made: ...'low'"),
-        *(({"wrappers": {path: {}}}, f"Environments.wrappers: '{path}' cannot be loaded...; write '")
+        ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "...made: ...'low'"),
+        *(({"wrappers": {path: {}}}, f"Environments.wrappers: '{path}' cannot be loaded...; write")
           for path in ("ClipReward", "nowhere:ClipReward", "gymnasium.wrappers:ClipRewards"))]),
 ]
 
