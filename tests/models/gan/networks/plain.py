@@ -113,7 +113,8 @@ def leaky(x: tf.Tensor) -> tf.Tensor:
 def spectral_conv(x: tf.Tensor, layer: keras.layers.Layer) -> tf.Tensor:
   """A convolution at full size, whose kernel has the exact largest singular value 1."""
   x = tf.nn.conv2d(x, normalized(layer), 1, "SAME")
-  return x + layer.layer.bias if layer.layer.use_bias else x
+  bias = getattr(layer.layer, "bias", None)
+  return x if bias is None else x + bias
 
 
 def residual_down(x: tf.Tensor, block: keras.layers.Layer, is_first: bool, halves: bool
