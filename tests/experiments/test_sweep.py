@@ -6,6 +6,7 @@ import pytest
 import experiments.d4pg
 import experiments.gan
 import experiments.logan
+import experiments.maml
 import experiments.r3gan
 import experiments.sngan  # noqa: F401  (their gin names)
 from replicator.app import config
