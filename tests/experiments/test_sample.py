@@ -21,8 +21,7 @@ from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.training.observer import Observer, Training, observed_by
-from tests.programs.processes import ROOT, forked
-from tests.test_docs import params
+from tests.programs.processes import ROOT
 
 STEP = 2
 NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
@@ -201,16 +200,3 @@ def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
 
 
 # ---- As a user does it --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_run_is_trained_and_sampled_by_command(tmp_path):
-  few = {**NARROW_SNGAN, "train.steps": 2, "train.eval_every": 0, "train.checkpoint_every": 2,
-         "Replicator.strategy": "mirrored", "Replicator.logical_cpus": 2}
-  for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
-                 f"--workdir={tmp_path / 'run'}", "--eager"],  # To compile it takes longer.
-                ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
-    done = forked("-m", *words)
-    assert done.stderr == ""
-  assert done.stdout.splitlines()[-1].endswith("step 2")
-  assert pixels(tmp_path / "a.png").shape == (8 * 33 + 1, 10 * 33 + 1, 3)

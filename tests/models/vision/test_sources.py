@@ -167,36 +167,31 @@ def test_a_split_and_a_column_of_hugging_face_are_named_or_refused(tmp_path, mon
   assert HuggingFace(pets, 8, split="test").size == 1
   assert HuggingFace(str(tmp_path / "one"), 8).size == 5  # A data set without splits.
   assert HuggingFace(pets, 8, label="size").class_names == ("0", "1", "2", "3")
-  assert line_of(pets, 8, label="breed") == (
-      f"HuggingFace.label = 'breed': no such column in {pets}; it has: image, label, size, share")
-  assert line_of(pets, 8, image="label") == (
-      f"HuggingFace.image = 'label': is no column of images in {pets}")
-  assert line_of(pets, 8, label="share") == (
-      f"HuggingFace.label = 'share': is no column of numbers of classes in {pets}")
-  assert line_of(pets, 8, split="validation").startswith(
-      f"HuggingFace.path = '{pets}': 'validation' cannot be opened (")
+  for settings, line in [
+      ({"label": "breed"}, f"no such column in {pets}; it has: image, label, size, share"),
+      ({"image": "label"}, f"HuggingFace.image = 'label': is no column of images in {pets}"),
+      ({"label": "share"}, "HuggingFace.label = 'share': is no column of numbers of classes in"),
+      ({"split": "validation"}, f"path = '{pets}': 'validation' cannot be opened (")]:
+    assert line in line_of(pets, 8, **settings)
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-  assert line_of(str(tmp_path / "nowhere"), 8).startswith(
-      f"HuggingFace.path = '{tmp_path / 'nowhere'}': 'train' cannot be opened (")
+  assert "nowhere': 'train' cannot be opened (" in line_of(str(tmp_path / "nowhere"), 8)
 
 
 def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
   data_set_of_tfds(tmp_path)
   line_of = functools.partial(refusal, TFDS, resolution=8, data_dir=str(tmp_path))
   assert TFDS("pets", 8, split="train[:40%]", data_dir=str(tmp_path)).size == 2
-  assert line_of("pets", label="breed") == (
-      "TFDS.label = 'breed': no such feature in pets; it has: image, label")
+  assert "breed': no such feature in pets; it has: image, label" in line_of("pets", label="breed")
   assert line_of("pats").startswith("TFDS.name = 'pats': cannot be opened (")
   assert line_of("pets", split="test").startswith("TFDS.name = 'pets': cannot be opened (")
 
 
 @pytest.mark.parametrize("source, package, line", [
-    (HuggingFace, "datasets",
-     "HuggingFace needs the package datasets: pip install -e '.[huggingface]'"),
+    (HuggingFace, "datasets", "package datasets: pip install -e '.[huggingface]'"),
     (TFDS, "tensorflow_datasets", "TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'")])
 def test_a_missing_package_is_named(source, package, line, monkeypatch):
   monkeypatch.setitem(sys.modules, package, None)
-  assert refusal(source, "cifar10", 32) == line
+  assert line in refusal(source, "cifar10", 32)
 
 
 # ---- Examples as files --------------------------------------------------------------------------

@@ -54,12 +54,6 @@ def test_a_mode_is_the_number_that_the_channels_show(coverage):
   assert coverage.modes(np.stack([image, image])).tolist() == [201, 201]
 
 
-def test_a_collapsed_generator_shows_one_mode(coverage, images):
-  result = coverage.measure(lambda n: np.repeat(images[:1], n, axis=0))
-  assert result["modes_covered"] == 1
-  assert result["mode_divergence"] == pytest.approx(math.log(1000))
-
-
 def test_images_that_are_not_finite_give_nan_and_no_mode(coverage):
   result = coverage.measure(lambda n: np.full([n, 8, 8, 3], np.nan, np.float32))
   assert np.isnan(result["mode_divergence"]) and result["modes_covered"] == 0

@@ -13,7 +13,6 @@ from models.gan.networks.attention import with_attention
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
-from models.gan.networks.building import class_weights
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from models.gan.networks.quantizers import FSQ, Codebook
@@ -130,13 +129,6 @@ def test_a_gradient_penalty_has_the_derivatives_of_finite_differences(name):
     return tf.reduce_mean(tf.reduce_sum(tf.square(tape.gradient(total, images)), [1, 2, 3]))
 
   np.testing.assert_allclose(*slopes([v.value for v in variables], penalty), rtol=1e-5)
-
-
-def test_weights_of_classes_are_one_hot_rows_or_given():
-  np.testing.assert_array_equal(class_weights(np.array([2, 0]), 3, "float64"),
-                                [[0, 0, 1], [1, 0, 0]])
-  given = class_weights(tf.constant([[0.25, 0.75]]), 2, "bfloat16")
-  assert given.dtype == tf.bfloat16 and given.numpy().tolist() == [[0.25, 0.75]]
 
 
 def test_a_generator_mixes_classes(networks):

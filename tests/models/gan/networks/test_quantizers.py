@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from models.gan.networks.quantizers import FSQ, Codebook, perplexity
+from models.gan.networks.quantizers import FSQ, Codebook
 from replicator.step import context
 from tests.models.gan.networks.plain import normal
 from tests.programs.closeness import close
@@ -65,7 +65,3 @@ def test_a_codebook_follows_the_vectors_and_restarts_dead_codes(float64):
   for example, vector in zip(rows.reshape(4, 4, 3), book.pool.examples.numpy()[[3, 4, 0, 1]],
                              strict=True):
     assert (example == vector).all(1).any()
-
-
-def test_perplexity_counts_codes():
-  close(perplexity(tf.constant([0.5, 0, 0.25, 0.25])), 2 ** 1.5, 1e-6)

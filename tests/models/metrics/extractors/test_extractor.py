@@ -42,14 +42,6 @@ def test_batches_are_joined_in_order():
   np.testing.assert_array_equal(logits, 2 * features)
 
 
-def test_logits_may_be_missing():
-  def forward(batch: tf.Tensor) -> tuple[tf.Tensor, None]:
-    return tf.cast(batch[:, 0, 0], tf.float32), None
-
-  extracted = in_batches(forward, noise(3, 2, 2, 3))
-  assert extracted.features.shape == (3, 3) and extracted.logits is None
-
-
 @pytest.mark.parametrize("size", [(20, 20), (100, 60), (300, 500)])
 def test_the_bicubic_filter_is_that_of_pillow(size):
   images = noise(1, *size, 3)
