@@ -16,6 +16,7 @@ from experiments.dmd2 import dmd2
 from experiments.domain_adaptation import domain_adaptation
 from experiments.maml import maml
 from experiments.resnet import resnet
+from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from replicator import app
 from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
@@ -207,6 +208,11 @@ VALUES = [  # The program, the gin file, bindings, and the line, or what follows
     (resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0",
                                "LARS.weight_decay = 1e-4"],
      f"ImageClassifier.weight_decay = 0.0001{OTHER.replace('SGD', 'LARS')}"),
+    (self_supervision, "self_supervision_digits",
+     ["wrap_optimizer.ema_decay = None", "SelfSupervision.loss = @BYOL"],
+     ": the teacher of BYOL is the network with averaged weights; write 0.99, ..."),
+    (self_supervision, "self_supervision_digits", ["self_supervision.data = @Digits"],
+     "self_supervision.data: ..."),
     (sngan, "sngan_digits", ["sngan.data = @Shapes", "Shapes.resolution = 20"],
      "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, ..."),
 ]

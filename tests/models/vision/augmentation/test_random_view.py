@@ -114,13 +114,6 @@ def test_where_no_crop_fits_it_is_central(size, box):
   assert random_view.random_box(size, (1.0, 1.0), RATIO, np.full(31, 0.5)) == box
 
 
-def test_a_part_is_resized_without_what_is_beside_it():
-  pixels = photo(48, 40)
-  found = np.asarray(Original.of_array(pixels).part((3, 5, 30, 20), (16, 12)))
-  expected = Image.fromarray(pixels[3:33, 5:25]).resize((12, 16), Image.Resampling.BILINEAR)
-  np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("mode, options, beside", [
     ("RGB", {}, 0), ("RGB", {"progressive": True}, 0), ("RGB", {"subsampling": 0}, 0), ("L", {}, 0),
     ("RGB", {}, 2 ** 18)])
