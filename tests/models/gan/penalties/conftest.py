@@ -3,7 +3,6 @@
 import keras
 import tensorflow as tf
 
-import replicator
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D
 from replicator import SpectralNorm
@@ -27,18 +26,3 @@ class Judge(keras.Model):
 
   def call(self, images, labels=None, training=False):
     return tf.cast(self.chain(images, training=training)[:, 0], self.variable_dtype)
-
-
-class Painter(keras.Model):
-  """Images `[n, 6, 6, 2]` of codes `[n, 3]`, through global batch normalization."""
-
-  def __init__(self):
-    super().__init__(autocast=False)
-    keras.utils.set_random_seed(2)
-    self.chain = keras.Sequential([
-        keras.Input([3]), keras.layers.Dense(72), keras.layers.Reshape([6, 6, 2]),
-        replicator.GlobalBatchNorm(), keras.layers.Activation("tanh")])
-    self.built = True
-
-  def call(self, z, labels=None, training=False):
-    return tf.cast(self.chain(z, training=training), self.variable_dtype)
