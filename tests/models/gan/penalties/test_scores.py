@@ -41,15 +41,6 @@ def test_batch_normalization_never_mixes_images_with_samples(float64, layer):
                              rtol=1e-12)
 
 
-def test_labels_go_with_their_images():
-  def discriminator(images, labels, training):
-    return tf.reduce_mean(images, [1, 2, 3]) + tf.cast(labels, tf.float32)
-  scores = Scores(discriminator, tf.zeros([2, 6, 6, 2]), tf.zeros([1, 6, 6, 2]),
-                  tf.constant([1, 2]), tf.constant([3]))
-  np.testing.assert_array_equal(scores.real, [1, 2])
-  np.testing.assert_array_equal(scores.fake, [3])
-
-
 def test_gradients_are_taken_before_the_augmentation(float64):
   weights = np.random.default_rng(1).normal(size=[6, 6, 2])
   scores = Scores(lambda images, labels, training: tf.einsum("nhwc,hwc->n", images, weights),
