@@ -2,15 +2,10 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from experiments.domain_adaptation import DomainAdaptation, before_call, domain_adaptation
-from replicator.app import config
+from experiments.domain_adaptation import DomainAdaptation, before_call
 from replicator.step import context
-from tests.experiments.tiny_gans import MIRRORED
-from tests.programs import logs
-from tests.programs.processes import ROOT
 
 SIZE, START, NUMBER = 4, 1, 3
 DRAW = np.random.default_rng(0)
@@ -112,17 +107,3 @@ def test_a_step_makes_the_updates_of_the_formulas(float64):
   for network, weights in zip(frozen, (only_source, only_classifier), strict=True):
     for found, expected in zip(values(network), weights, strict=True):
       np.testing.assert_array_equal(found, expected)
-
-
-FILE = str(ROOT / "configs" / "domain_adaptation_digits.gin")
-
-
-@pytest.mark.slow
-def test_two_replicas_do_not_change_the_training(tmp_path):
-  for name, bindings in (("one", []), ("two", MIRRORED[2])):
-    config.parse([FILE], [
-        "train.steps = 4", "train.log_every = 1", "train.eval_every = 4",
-        "train.checkpoint_every = 4", "train.global_batch_size = 8", "train.precision = 'float64'",
-        "DomainAdaptation.adaptation_start = 2", *bindings])
-    domain_adaptation(str(tmp_path / name))
-  logs.assert_same_runs(tmp_path / "two", tmp_path / "one", 1e-7, 1e-8)

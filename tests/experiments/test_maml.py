@@ -5,15 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.maml import MAML, maml
+from experiments.maml import MAML
 from replicator import random
-from replicator.app import config
 from replicator.step import context
 from tests.experiments.line import gradients_of
-from tests.experiments.tiny_gans import MIRRORED
-from tests.programs import logs
-from tests.programs.capabilities import eagerly
-from tests.programs.processes import ROOT
 
 TASKS, POINTS, RATE, STEPS = 3, 4, 0.1, 2
 
@@ -73,17 +68,3 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
     for variable, value, gradient in zip(network.trainable_variables, weights, wanted,
                                          strict=True):
       np.testing.assert_allclose(value - variable.numpy(), gradient, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_two_replicas_do_not_change_the_training(tmp_path):
-  for name, bindings in (("one", []), ("two", MIRRORED[2])):
-    config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [
-        "train.steps = 2", "train.log_every = 1", "train.eval_every = 2",
-        "train.checkpoint_every = 2", "train.steps_per_call = 1", "train.precision = 'float64'",
-        "train.global_batch_size = 4", "Replicator.jit_compile = False", "MAML.sizes = (5,)",
-        "maml.new_tasks = 6", *bindings])
-    with eagerly():  # The second derivative takes long to compile.
-      maml(str(tmp_path / name))
-  logs.assert_same_runs(tmp_path / "two", tmp_path / "one", 1e-9, 1e-12)
-  assert (tmp_path / "one/samples/step-00000002.png").exists()
