@@ -1,4 +1,4 @@
-"""DMD2 and its teacher: updates by the formulas, on any number of replicas, and what is learned."""
+"""DMD2 and its teacher: updates by the formulas, and what is learned."""
 
 import gin
 import keras
