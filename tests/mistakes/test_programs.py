@@ -60,13 +60,10 @@ app.run(lambda workdir: train(Step, data, workdir=workdir))
 '''
 SAME = "    return x\n"
 RETURN = '    return {"loss": self.optimizer.minimize(self.loss, batch)}\n'
-LOSS = 'tf.reduce_mean(self.network(self.blocks[1](batch["x"])) ** 2)'
 # The lines of a step that is written in place of the one above; it begins in line 34.
 TAPE = "    with tf.GradientTape() as tape:\n      loss = self.loss(batch)\n"
 VARIABLES = "    variables = self.network.trainable_variables\n"
 APPLY = "    self.optimizer.apply(tape.gradient(loss, variables), variables)\n"
-CROSS_ENTROPY = ('''tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(
-        batch["label"] + 1, self.network(batch["x"]), from_logits=True))''')
 
 CODE = [  # What stands in the program in place of what, and the line.
     # Shapes, names and types.
@@ -111,8 +108,6 @@ CODE = [  # What stands in the program in place of what, and the line.
     # Data and numbers.
     ("** 2)", "/ 0.0)", "step 1: loss is nan (and 1 more); its batch and numbers are in "
                         "w/failures/step-00000001; no checkpoint was saved before"),
-    (LOSS, CROSS_ENTROPY,
-     "mine.py:...: InvalidArgumentError: ...; an index, such as a label, is too large or negative"),
 ]
 
 
