@@ -77,6 +77,16 @@ def test_real_and_generated_images_of_other_counts_keep_their_own():
   assert [row.value for row in rows[2:6]] == [*improved[:2], *prdc[2:]]
 
 
+def test_only_inception_has_the_published_names():
+  extractor = Projected()
+  real, generated = (gather(batches, extractor, needs(["fid", "prdc", "is"]))
+                     for batches in sets(40))
+  rows = compare(real, generated, extractor, ["fid", "prdc", "is"])
+  assert [row.name for row in rows] == [
+      f"{name} (projected)" for name in ("Fréchet distance", "Precision", "Recall", "Density",
+                                         "Coverage", "Score of classes")]
+
+
 def test_only_what_is_needed_is_kept():
   gathered = gather(sets(40)[0], Projected(), needs(["fid"]))
   assert gathered.statistics.count == gathered.count == 40
