@@ -1,10 +1,11 @@
-"""Settings of parts of models that cannot work: the line of each, up to the remedy.
+"""Settings and inputs of parts of models that cannot work: the line of each, up to the remedy.
 
 Every row makes the part alone. `...` in a line stands for any words.
 """
 
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -19,6 +20,8 @@ from models.gan.penalties.consistency import consistency
 from models.gan.penalties.gradients import r1, r2, wgan_gp
 from models.gan.penalties.lecam import lecam
 from models.gan.penalties.orthogonality import orthogonality
+from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
+from models.metrics.extractors.extractor import check
 from models.rl.acting.action_noise import ActionNoise, Exploration, OrnsteinUhlenbeck
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments.environments import Environments
@@ -28,6 +31,7 @@ from models.vision.augmentation.random_view import Augmentation, Augmented
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification.resnet import ResNet
+from models.vision.images.image_source import hold_out
 from models.vision.self_supervision import losses
 from tests.programs.refusals import refusal
 
@@ -78,6 +82,20 @@ SETTINGS = [
     (of(ResNet, 10, width=0.001), "ResNet.width = 0.001 leaves ...: write at least 0.015625"),
     (of(losses.SimCLR, temperature=0.0), "SimCLR.temperature = 0.0: must be above 0"),
     (of(losses.DINO, prototypes=0), "DINO.prototypes = 0: must be above 0"),
+    *((of(hold_out, Digits(), share), f"held_out = {share}: holds out ... write a share such as")
+      for share in (0.0, 0.0001, 1.0, -0.2, 1.5)),
+    # Metrics.
+    (of(check, np.zeros([2, 8, 8, 3])), "...type float64: write uint8 from 0 to 255"),
+    (of(check, np.zeros([2, 8, 8, 3], np.int32)), "...type int32"),
+    *((of(check, np.zeros(shape, np.uint8)), f"...{shape}: {line}") for shape, line in [
+        ([2, 8, 8, 1], "write an array ... of gray ones, np.repeat"),
+        ([2, 3, 8, 8], "write an array"), ([8, 8, 3], "write an array"),
+        ([0, 8, 8, 3], "...at least one")]),
+    *((of(sliced_wasserstein_distance, np.zeros(real, np.uint8), np.zeros(generated, np.uint8)),
+       f"...{line}") for real, generated, line in [
+          ([4, 8, 8, 3], [4, 8, 8, 3], "8 x 8 pixels"), ([4, 66, 66, 1], [4, 66, 66, 1], "66 x 66"),
+          ([4, 32], [4, 32], "[4, 32]"),
+          ([8, 32, 32, 3], [7, 32, 32, 3], "[8, 32, 32, 3] and generated ones [7")]),
     # Agents.
     (of(OrnsteinUhlenbeck, 0.0), "OrnsteinUhlenbeck.theta = 0.0: must be above 0"),
     (of(Exploration, scale=-1.0), "...scale=-1.0...no number may be below 0"),

@@ -5,17 +5,8 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
-from tests.models.gan.networks.plain import (
-  batch_norm,
-  made,
-  moved,
-  normal,
-  normalized,
-  residual_down,
-  spectral_conv,
-  standardized,
-  upsampled,
-)
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import made, moved, normal, normalized
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +46,16 @@ def plain_generator(generator, z, labels):
 
     def norm(x, layer, condition=condition):
       gain = 1 + condition @ normalized(layer.gain)
-      return standardized(x) * gain[:, None, None] + (
+      return plain.standardized(x) * gain[:, None, None] + (
           condition @ normalized(layer.offset))[:, None, None]
 
-    h = spectral_conv(upsampled(tf.nn.relu(norm(x, block.norm1))), block.conv1)
-    h = spectral_conv(tf.nn.relu(norm(h, block.norm2)), block.conv2)
-    x = h + spectral_conv(upsampled(x), block.shortcut)
+    h = plain.spectral_conv(plain.upsampled(tf.nn.relu(norm(x, block.norm1))), block.conv1)
+    h = plain.spectral_conv(tf.nn.relu(norm(h, block.norm2)), block.conv2)
+    x = h + plain.spectral_conv(plain.upsampled(x), block.shortcut)
     if i == 0 and len(generator.trunk) > len(blocks):
       x = attended(x, generator.trunk[1])
-  x = tf.nn.relu(batch_norm(x, generator.norm))
-  return tf.tanh(spectral_conv(x, generator.to_image))
+  x = tf.nn.relu(plain.batch_norm(x, generator.norm))
+  return tf.tanh(plain.spectral_conv(x, generator.to_image))
 
 
 def plain_discriminator(discriminator, images, labels):
@@ -72,7 +63,7 @@ def plain_discriminator(discriminator, images, labels):
   blocks = [layer for layer in discriminator.trunk if hasattr(layer, "shortcut")]
   for i, block in enumerate(blocks):
     assert (block.shortcut is None) == (i > 0)  # Only the first of three halves the size.
-    x = residual_down(x, block, is_first=i == 0, halves=i == 0)
+    x = plain.residual_down(x, block, is_first=i == 0, halves=i == 0)
     if i == 2:
       x = attended(x, discriminator.trunk[3])
   h = tf.reduce_sum(tf.nn.relu(x), [1, 2])

@@ -20,14 +20,8 @@ from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
 from models.gan.networks.vqgan import VQGANAutoencoder
 from replicator import UsageError
-from tests.models.gan.networks.plain import (
-  check_gradients,
-  check_statistics,
-  made,
-  moved,
-  normal,
-  slopes,
-)
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import made, moved, normal
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {
@@ -107,7 +101,7 @@ def test_sums_over_positions_are_not_taken_in_half_precision(make):
 
 def test_gradients_reach_every_variable(networks):
   generator, discriminator = networks
-  check_gradients(networks, lambda: tf.reduce_mean(tf.square(
+  plain.check_gradients(networks, lambda: tf.reduce_mean(tf.square(
       discriminator(generator(normal(3, 6), LABELS, training=True), LABELS, training=True))))
 
 
@@ -128,7 +122,7 @@ def test_a_gradient_penalty_has_the_derivatives_of_finite_differences(name):
       total = tf.reduce_sum(squashed(scores))
     return tf.reduce_mean(tf.reduce_sum(tf.square(tape.gradient(total, images)), [1, 2, 3]))
 
-  np.testing.assert_allclose(*slopes([v.value for v in variables], penalty), rtol=1e-5)
+  np.testing.assert_allclose(*plain.slopes([v.value for v in variables], penalty), rtol=1e-5)
 
 
 def test_a_generator_mixes_classes(networks):
@@ -145,7 +139,7 @@ def test_a_generator_mixes_classes(networks):
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   generator, discriminator = networks
-  check_statistics(networks, lambda training: (
+  plain.check_statistics(networks, lambda training: (
       generator(normal(3, 6), LABELS, training=training),
       discriminator(tf.tanh(normal(3, 8, 8, 3)), LABELS, training=training)))
 

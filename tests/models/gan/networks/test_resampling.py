@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from models.gan.networks import resampling
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
+from tests.models.gan.networks.plain import pooled, upsampled
 
 SIZES = [(3, 4, 4), (1, 2, 2), (5, 6, 10), (2, 16, 16)]  # batch, height, width
 LAYERS = [UpsampleConv2D, ConvDownsample2D]
@@ -13,11 +14,9 @@ LAYERS = [UpsampleConv2D, ConvDownsample2D]
 
 def plain(layer_class, x, kernel, bias):
   """The composition as the papers state it, in elementary operations."""
-  if layer_class is UpsampleConv2D:
-    x = tf.repeat(tf.repeat(x, 2, axis=1), 2, axis=2)
-    return tf.nn.conv2d(x, kernel, 1, "SAME") + bias
+  x = upsampled(x) if layer_class is UpsampleConv2D else x
   y = tf.nn.conv2d(x, kernel, 1, "SAME") + bias
-  return (y[:, ::2, ::2] + y[:, 1::2, ::2] + y[:, ::2, 1::2] + y[:, 1::2, 1::2]) / 4
+  return y if layer_class is UpsampleConv2D else pooled(y)
 
 
 def layer_and_arrays(layer_class, size, dtype="float64"):
