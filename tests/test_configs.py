@@ -1,5 +1,6 @@
 """Every configuration in `configs/` parses, builds and takes a step."""
 
+import importlib
 import pathlib
 
 import gin
@@ -9,25 +10,6 @@ import tensorflow as tf
 from PIL import Image
 
 import replicator
-from experiments.bigan import bigan
-from experiments.bigbigan import bigbigan
-from experiments.cyclegan import cyclegan
-from experiments.d4pg import d4pg
-from experiments.diffusion import diffusion  # noqa: F401  (for gin)
-from experiments.dmd2 import dmd2  # noqa: F401  (for gin)
-from experiments.dqn import dqn
-from experiments.gan import gan
-from experiments.logan import logan
-from experiments.maml import maml  # noqa: F401  (for gin)
-from experiments.mpo import mpo
-from experiments.ppo import ppo
-from experiments.r3gan import r3gan
-from experiments.resnet import resnet
-from experiments.sac import sac
-from experiments.self_supervision import self_supervision
-from experiments.sngan import sngan
-from experiments.td3 import td3
-from experiments.vqgan import vqgan
 from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
@@ -35,27 +17,29 @@ from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
-AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "mpo": mpo, "ppo": ppo, "sac": sac,
-               "td3": td3}
-GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
-             "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
-             "vqgan": vqgan, "wgangp": gan}
+# The experiments of the files that begin so; those that `tests/experiments` trains come last.
+AGENTS = {"d4pg": "d4pg", "ddpg": "d4pg", "dqn": "dqn", "mpo": "mpo", "ppo": "ppo", "sac": "sac",
+          "td3": "td3"}
+OTHERS = {"bigan": "bigan", "bigbigan": "bigbigan", "biggan": "gan", "cyclegan": "cyclegan",
+          "dcgan": "gan", "gan": "gan", "logan": "logan", "r3gan": "r3gan", "sngan": "sngan",
+          "vqgan": "vqgan", "wgangp": "gan", "resnet": "resnet", "self": "self_supervision",
+          "maml": "maml", "diffusion": "diffusion", "dmd2": "dmd2"}
+MAINS = {begin: getattr(importlib.import_module(f"experiments.{name}"), name)
+         for begin, name in {**AGENTS, **OTHERS}.items()}
 TRAINED = {"d4pg_pendulum", *(tiny.file for tiny in GANS.values())}  # In tests/experiments.
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 STRATEGIES = sorted((CONFIGS / "strategies").glob("*.gin"))
-RUNS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in GAN_MAINS)
-AGENTS = sorted(path for path in CONFIGS.glob("*_*.gin") if path.stem.split("_")[0] in AGENT_MAINS)
 SWEEPS = sorted((CONFIGS / "sweeps").glob("*.gin"))
-CLASSIFIERS = sorted(CONFIGS.glob("resnet*_*.gin"))
-SELF_SUPERVISED = sorted(CONFIGS.glob("self_supervision_*.gin"))
-OTHERS = sorted(path for name in ("maml", "diffusion", "dmd2")
-                for path in CONFIGS.glob(f"{name}_*.gin"))  # Trained in tests/experiments.
 
 
-def slow_but(*quick: str, paths: list[pathlib.Path]) -> list:
-  """The files as parameters of a test that is slow, except for those named."""
-  return [pytest.param(path, id=path.stem, marks=[] if path.stem in quick else pytest.mark.slow)
-          for path in paths if path.stem not in TRAINED]
+def begin(path: pathlib.Path) -> str:
+  """`resnet20_cifar10.gin -> resnet`."""
+  first = path.stem.split("_")[0]
+  return "resnet" if first.startswith("resnet") else first
+
+
+FILES = [path for path in sorted(CONFIGS.glob("*_*.gin"))
+         if begin(path) in MAINS and path.stem != "self_supervision"]
 
 
 def test_there_is_a_file_for_every_strategy():
@@ -87,7 +71,7 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.d4pg": "eval/return"}[sweep.experiment]
 
 
-@pytest.mark.parametrize("path", [*RUNS, *CLASSIFIERS, *SELF_SUPERVISED, *OTHERS],
+@pytest.mark.parametrize("path", [path for path in FILES if begin(path) in OTHERS],
                          ids=lambda path: path.stem)
 def test_configuration_goes_with_the_calls_of_a_tpu(path):
   config.parse([str(path), str(CONFIGS / "strategies" / "tpu.gin")], [])
@@ -117,7 +101,15 @@ TINY = {
     "vqgan": ["VQGANAutoencoder.width = 2", "PatchDiscriminator.width = 2"],
     "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
               "Encoder.width = 0.0625", "SNGAN.discriminator_updates = 1"],
+    "resnet": ["ResNet.width = 0.0625", "train.eval_every = 1"],
+    "self": ["ResNet.width = 0.0625", "SelfSupervision.hidden = (8,)", "train.eval_every = 1",
+             "FeatureEvaluator.neighbors = 1", "train.global_batch_size = 2"],
+    **dict.fromkeys(AGENTS, (
+        "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "ActionValues.sizes = (8, 8)",
+        "Replay.capacity = 100", "RateLimiter.start = 64", "train.global_batch_size = 8",
+        "Replicator.jit_compile = False", "train.steps_per_call = 1")),
 }
+QUICK = ("sac_pendulum", "dqn_cartpole")
 
 
 def make_folders(root: pathlib.Path) -> None:
@@ -142,63 +134,26 @@ def not_compiled():
 
 
 @pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("path", slow_but(paths=RUNS))
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else pytest.mark.slow)
+    for path in FILES if begin(path) in TINY and path.stem not in TRAINED])
 def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   make_folders(tmp_path)
-  experiment = path.stem.split("_")[0]
   stages = {"gan_stacked_digits": 2, "r3gan_stacked_digits": 2, "r3gan_cifar10": 4,
             "r3gan_cifar10_small": 4}.get(path.stem)
   config.parse([str(path)], [
-      *TINY[experiment],
+      "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
+      "train.eval_every = 0", "train.checkpoint_every = 0", *TINY[begin(path)],
       *([f"WIDTHS = {(4,) * stages}", f"GROUPS = {(1,) * stages}"] if stages else []),
       # Other tests build the networks for 128 pixels.
-      *(["ImageFolder.resolution = 32"] if path.stem.endswith("imagenet128") else []),
-      "train.global_batch_size = 4", "train.steps = 1", "train.log_every = 1",
-      "train.eval_every = 0", "train.checkpoint_every = 0"])
-  GAN_MAINS[experiment](str(tmp_path / "run"))
-  (losses,) = rows(tmp_path / "run")
-  assert np.isfinite([losses[name] for name in ("discriminator", "generator")]).all()
-
-
-@pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("path", slow_but(paths=CLASSIFIERS))
-def test_classifier_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  make_folders(tmp_path)
-  config.parse([str(path)], [
-      "ResNet.width = 0.0625", "train.global_batch_size = 4", "train.steps = 1",
-      "train.log_every = 1", "train.eval_every = 1", "train.checkpoint_every = 0"])
-  resnet(str(tmp_path / "run"))
-  first, last = rows(tmp_path / "run")
-  assert np.isfinite(last["loss"]) and last["eval/top1"] <= last["eval/top5"] <= 1
-  assert first["eval/loss"] != last["eval/loss"]
-
-
-@pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("path", slow_but(paths=SELF_SUPERVISED))
-def test_self_supervision_takes_a_step_and_is_evaluated(path, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  make_folders(tmp_path)
-  config.parse([str(path)], [
-      "ResNet.width = 0.0625", "SelfSupervision.hidden = (8,)", "FeatureEvaluator.neighbors = 1",
-      "train.global_batch_size = 2", "train.steps = 1", "train.log_every = 1",
-      "train.eval_every = 1", "train.checkpoint_every = 0"])
-  self_supervision(str(tmp_path / "run"))
-  _, last = rows(tmp_path / "run")
-  assert np.isfinite(last["loss"]) and 0 <= last["eval/knn"] <= 1
-
-
-@pytest.mark.usefixtures("not_compiled")
-@pytest.mark.parametrize("path", slow_but("sac_pendulum", "dqn_cartpole", paths=AGENTS))
-def test_agent_takes_a_step(path, tmp_path):
-  agent = path.stem.split("_")[0]
-  config.parse([str(path)], [
-      "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "Replay.capacity = 100",
-      "ActionValues.sizes = (8, 8)",
-      "RateLimiter.start = 64", "train.global_batch_size = 8", "Replicator.jit_compile = False",
-      "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
-      "train.eval_every = 0", "train.checkpoint_every = 0"])
-  AGENT_MAINS[agent](str(tmp_path / "run"))
-  (row,) = rows(tmp_path / "run")
-  assert np.isfinite(row["value"])
+      *(["ImageFolder.resolution = 32"] if path.stem.endswith("imagenet128") else [])])
+  MAINS[begin(path)](str(tmp_path / "run"))
+  *before, last = rows(tmp_path / "run")
+  losses = [last[name] for name in ("discriminator", "generator", "loss", "value") if name in last]
+  assert losses and np.isfinite(losses).all()
+  if begin(path) == "resnet":
+    assert last["eval/top1"] <= last["eval/top5"] <= 1
+    assert before[0]["eval/loss"] != last["eval/loss"]
+  if begin(path) == "self":
+    assert 0 <= last["eval/knn"] <= 1

@@ -1,7 +1,6 @@
 """The tasks of "How-to": the commands of a page, typed in a folder of their own, in small."""
 
 import glob
-import importlib.util
 import pathlib
 import re
 import zipfile
@@ -59,12 +58,6 @@ def draw(folder: pathlib.Path, classes: tuple[str, ...], seed: int = 0) -> None:
 
 
 @pytest.mark.slow
-def test_a_configuration_for_a_tpu_is_read(tmp_path):
-  (words,) = commands("strategies", "TPUs")
-  assert re.search(r"Replicator.strategy +'tpu' .*strategies/tpu.gin:2", typed(tmp_path, words))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("heading, data, classes", [
     ("Images of 256 pixels", "photos", ("cat", "dog")),
     ("A folder of one class", "faces", ("all",))])
@@ -108,15 +101,6 @@ def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path)
   last = logs.rows(tmp_path / "run")[-1]
   assert np.isfinite(last["critics"]) and last["environment_steps"] >= 1100
   assert 10 < abs(last["eval/return"]) < 100  # By 0.1 in each of 1,000 steps at most.
-
-
-@pytest.mark.slow
-def test_a_run_is_tracked_offline_by_weights_and_biases(tmp_path):
-  if importlib.util.find_spec("wandb") is None:
-    pytest.skip("pip install -e '.[wandb]'")
-  (words,) = commands("trackers", "Weights & Biases, offline")
-  assert "warning" not in typed(tmp_path, words, EAGER, bindings=DIGITS)
-  assert len(list((tmp_path / "runs/tracked/wandb").glob("offline-run-*/run-*.wandb"))) == 1
 
 
 @pytest.mark.slow

@@ -57,3 +57,14 @@ def descend(variables, loss_fn) -> np.ndarray:
   for value, gradient in zip(values, tape.gradient(loss, values), strict=True):
     value.assign_sub(0.5 * gradient)
   return loss.numpy()
+
+
+def gradients_of(loss: Callable, values: list[np.ndarray]) -> list[np.ndarray]:
+  """Exact to rounding: the imaginary part of the loss after an imaginary step of 1e-30."""
+  found = [np.zeros(value.shape) for value in values]
+  for number, gradient in enumerate(found):
+    for index in np.ndindex(gradient.shape):
+      moved = [value.astype(complex) for value in values]
+      moved[number][index] += 1e-30j
+      gradient[index] = loss(moved).imag / 1e-30
+  return found

@@ -75,16 +75,16 @@ def owned(agent: Any, name: str) -> list:
   return agent.optimizers[name].variables_updated
 
 
-def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor) -> None:
+def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor, step: int = 0) -> None:
   """A step logs the expected scalars, makes the updates of `other`, and sets priorities."""
-  assert_updates(agent, other, expected)
-  [(batch, found)] = agent.replay.updated
+  assert_updates(agent, other, expected, step)
+  batch, found = agent.replay.updated.pop()
   assert batch is BATCH
   np.testing.assert_allclose(found, errors, rtol=1e-9)
 
 
-def assert_updates(agent: Any, other: Any, expected: dict) -> None:
-  with context.entered(tf.constant(0, tf.int64)):
+def assert_updates(agent: Any, other: Any, expected: dict, step: int = 0) -> None:
+  with context.entered(tf.constant(step, tf.int64)):
     scalars = agent()
   assert scalars.keys() == expected.keys()
   for name, value in expected.items():
@@ -94,8 +94,9 @@ def assert_updates(agent: Any, other: Any, expected: dict) -> None:
       np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def test_a_step_of_sac_is_that_of_the_formulas(made):
-  agent, other = (made(sac.SAC, temperature=0.3) for _ in range(2))
+@pytest.mark.parametrize("target_entropy", [None, 0.5])
+def test_a_step_of_sac_is_that_of_the_formulas(made, target_entropy):
+  agent, other = (made(sac.SAC, temperature=0.3, target_entropy=target_entropy) for _ in range(2))
   values = lambda states, actions: [critic(states, actions)[:, 0] for critic in other.critics]
 
   def act(states, noise):
@@ -111,6 +112,7 @@ def test_a_step_of_sac_is_that_of_the_formulas(made):
   with other.optimizers["critics"].averaged_weights():
     value = tf.minimum(*values(NEXT, following))
   target = BATCH.reward + BATCH.discount * (value - 0.3 * density)
+  lowest = -ACTIONS if target_entropy is None else target_entropy
   errors = sum(abs(target - value) for value in values(STATES, BATCH.action)) / 2
   descend(owned(other, "critics"), lambda: mean(BATCH.weight * sum(
       (target - value) ** 2 for value in values(STATES, BATCH.action))) / 2)
@@ -123,8 +125,8 @@ def test_a_step_of_sac_is_that_of_the_formulas(made):
     return mean(0.3 * density - tf.minimum(*values(STATES, actions)))
 
   descend(owned(other, "policy"), policy_loss)
-  descend(owned(other, "temperature"),  # The target is minus the length of an action.
-          lambda: other.log_temperature.value * (expected["entropy"] + ACTIONS))
+  descend(owned(other, "temperature"),
+          lambda: other.log_temperature.value * (expected["entropy"] - lowest))
   expected["temperature"] = tf.exp(other.log_temperature.value)
   assert_step(agent, other, expected, errors)
   np.testing.assert_allclose(agent.act(BATCH.observation, noise[0]), act(STATES, noise[0])[0],
@@ -151,9 +153,15 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
   descend(owned(other, "critic"),
           lambda: mean(BATCH.weight * (value(STATES, BATCH.action) - target) ** 2) / 2)
   assert_step(agent, other, {"critic": mean(BATCH.weight * losses), "value": mean(values)}, losses)
-  noise = np.random.default_rng(3).normal(size=[SIZE, ACTIONS])
-  np.testing.assert_allclose(agent.act(BATCH.observation, noise),
-                             np.clip(act(STATES) + 0.3 * noise, -1, 1), rtol=1e-9)
+  assert_acts(agent, act(STATES), 0.3)
+
+
+def assert_acts(agent: Any, greedy: tf.Tensor, scale: float) -> None:
+  """The agent adds noise to the greedy actions, and keeps them in [-1, 1]."""
+  noise = 10 * np.random.default_rng(3).normal(size=[SIZE, ACTIONS])
+  expected = np.clip(greedy + scale * noise, -1, 1)
+  assert 0 < np.mean(abs(expected) == 1) < 1
+  np.testing.assert_allclose(agent.act(BATCH.observation, noise), expected, rtol=1e-9)
 
 
 def test_a_step_of_td3_is_that_of_algorithm_1(made):
@@ -180,18 +188,12 @@ def test_a_step_of_td3_is_that_of_algorithm_1(made):
       for wanted, found in zip(other.optimizers[name].averages, agent.optimizers[name].averages,
                                strict=True):
         found.assign(wanted)
-    agent.replay.updated.clear()
-    with context.entered(tf.constant(step, tf.int64)):
-      scalars = agent()
-    np.testing.assert_allclose(
-        [scalars["critics"], scalars["value"]], [mean(BATCH.weight * errors), value], rtol=1e-9)
-    np.testing.assert_allclose(agent.replay.updated[0][1], errors, rtol=1e-9)
-    for name in agent.optimizers:
-      for found, wanted in zip(owned(agent, name), owned(other, name), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
+    expected = {"critics": mean(BATCH.weight * errors), "value": value}
+    assert_step(agent, other, expected, errors, step)
     moved = any((v.numpy() != old).any()
                 for v, old in zip(owned(agent, "policy"), before, strict=True))
     assert moved == (step == 1)
+  assert_acts(agent, act(STATES), 0.1)
 
 
 @pytest.mark.parametrize("double", [True, False])

@@ -1,21 +1,18 @@
 """Agents: the strategy does not change their training, and runs resume exactly."""
 
 import contextlib
+import functools
 import json
 import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
-from models.rl.replay.replay import Transitions
-from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.checkpoints import checkpoint
-from replicator.step import context
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import ROOT, launched
@@ -62,20 +59,8 @@ def launch(workdir: pathlib.Path, cluster: list[str], *bindings: str) -> None:
            f"--workdir={workdir}", bindings=[*SMALL, *bindings])
 
 
-def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  return checkpoint.read(workdir / "checkpoints")
-
-
-def assert_same_training(found: pathlib.Path, expected: pathlib.Path) -> None:
-  for row, other in zip(logs.rows(found), logs.rows(expected), strict=True):
-    assert row.keys() == other.keys()
-    for name in row:
-      np.testing.assert_allclose(row[name], other[name], rtol=1e-8, atol=1e-12, err_msg=name)
-  values = variables(found)
-  for path, value in variables(expected).items():
-    if tf.as_dtype(value.dtype).is_floating:
-      # Observations and actions are stored in float32, whatever the precision of the networks.
-      np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6, err_msg=path)
+# Observations and actions are stored in float32, whatever the precision of the networks.
+assert_same_runs = functools.partial(logs.assert_same_runs, rtol=1e-5, atol=1e-6)
 
 
 # ---- Strategies ---------------------------------------------------------------------------------
@@ -107,32 +92,13 @@ def one_device(tmp_path_factory):
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
   train(agent, tmp_path, *FLOAT64, *more, *STRATEGIES[name])
-  assert_same_training(tmp_path, one_device(agent, *FLOAT64, *more))
-
-
-@pytest.mark.parametrize("kind, critics", [(d4pg.D4PG, "critic"), (sac.SAC, "critics")])
-def test_transitions_teach_the_critics_by_their_weights(kind, critics, monkeypatch):
-  configure(kind.__name__.lower())
-  agent = kind(Environments())
-  draw = np.random.default_rng(0).normal
-  rows = [draw(size=shape).astype(np.float32)
-          for shape in ([16, 3], [16, 1], [16], [16], [16, 3], [16])]
-  monkeypatch.setattr(agent.replay, "update_priorities", lambda *args: None)
-  monkeypatch.setattr(context.run, "global_batch_size", 16)
-  owned = agent.optimizers[critics].variables_updated
-  for weight in (0.0, 1.0):
-    batch = Transitions(*map(tf.constant, rows[:-1]), weight * tf.ones([16]), None)
-    monkeypatch.setattr(agent.replay, "sample", lambda n, batch=batch: batch)
-    before = [v.numpy() for v in owned]
-    logged = Replicator().run(agent)[0]
-    assert any((v.numpy() != old).any() for v, old in zip(owned, before, strict=True)) == weight
-    assert (float(logged[critics]) != 0.0) == weight
+  assert_same_runs(tmp_path, one_device(agent, *FLOAT64, *more))
 
 
 @pytest.mark.slow
 def test_two_processes_do_not_change_the_training_in_float64(one_device, tmp_path):
   launch(tmp_path, ["--workers=2"], *FLOAT64, "Replicator.strategy = 'multi_worker_mirrored'")
-  assert_same_training(tmp_path, one_device("d4pg", *FLOAT64))
+  assert_same_runs(tmp_path, one_device("d4pg", *FLOAT64))
 
 
 @pytest.mark.slow
@@ -152,7 +118,7 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
 def test_xla_and_several_steps_a_call_do_not_change_the_training(agent, one_device, tmp_path):
   more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
   train(agent, tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
-  assert_same_training(tmp_path, one_device(agent, *more))
+  assert_same_runs(tmp_path, one_device(agent, *more))
 
 
 # ---- Resuming -----------------------------------------------------------------------------------
@@ -176,7 +142,8 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, t
     for folder, steps in (("whole", 10), ("parts", 6), ("parts", 10)):
       train(agent, tmp_path / folder, *more, f"train.steps = {steps}")
   assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
-  found, expected = variables(tmp_path / "parts"), variables(tmp_path / "whole")
+  found, expected = (checkpoint.read(tmp_path / name / "checkpoints")
+                     for name in ("parts", "whole"))
   assert found.keys() == expected.keys()
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
 
@@ -197,76 +164,13 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
   assert "eval/return" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("config_name, name, words", [
-    ("sac_pendulum", "CartPole-v1", r"Discrete\(2\), and this agent's are continuous; .* a Box"),
-    ("td3_pendulum", "CartPole-v1", "continuous"), ("d4pg_pendulum", "CartPole-v1", "continuous"),
-    ("dqn_cartpole", "Pendulum-v1", "a Box, and this agent's are discrete; .* are Discrete, such")])
-def test_actions_of_another_kind_are_refused(config_name, name, words, tmp_path):
-  with pytest.raises(UsageError, match=f"^Environments.name = '{name}': its actions are .*{words}"):
-    train(config_name, tmp_path, f"Environments.name = '{name}'")
-
-
-def test_ppo_refuses_actors_that_are_behind_it(tmp_path):
-  with pytest.raises(UsageError, match=r"^make_actor.processes = 2: this agent learns from what "
-                                       "its present policy does, .*; write 0"):
-    train("ppo", tmp_path, "make_actor.processes = 2")
-
-
-def test_a_start_before_the_first_transition_is_refused(tmp_path):
-  with pytest.raises(UsageError, match=r"^RateLimiter.start = 8: after so many steps of "
-                                       r"Environments.number = 2 together .* write more"):
-    train("d4pg", tmp_path, "RateLimiter.start = 8")
-
-
 # ---- What the steps compute ---------------------------------------------------------------------
 
 
 def make(kind: str, *bindings: str):
   configure(kind, *bindings)
-  return {"d4pg": d4pg.D4PG, "ddpg": d4pg.D4PG, "sac": sac.SAC, "td3": td3.TD3,
-          "dqn_cartpole": dqn.DQN}[kind](Environments())
-
-
-def test_the_policy_climbs_the_value_as_far_as_the_clipped_gradient_says():
-  agent = make("d4pg")
-  observations = tf.constant(np.random.default_rng(0).normal(size=[32, 3]), tf.float32)
-  actions = agent._action(observations)
-  ascent, values = agent._ascent(observations, actions)
-  step = 1e-2
-  # The numerical derivative of each example's value by its action.
-  above, below = (agent._ascent(observations, actions + sign * step)[1] for sign in (1, -1))
-  slope = (above - below) / (2 * step)
-  limit = agent.action_gradient_norm
-  np.testing.assert_allclose(ascent[:, 0], np.clip(slope, -limit, limit), rtol=0.1, atol=0.1)
-  assert values.shape == (32,)
-  assert float(tf.reduce_max(tf.norm(ascent, axis=1))) <= 1.0 + 1e-6
-
-
-def test_target_networks_are_copied_every_so_many_updates():
-  agent = make("d4pg", "wrap_optimizer.ema_every = 2")
-  agent.actor.collect(agent.act, 60)
-  optimizer, seen = agent.optimizers["critic"], []
-  for _ in range(3):
-    agent()
-    seen.append(optimizer.variables_updated[0].numpy())
-  np.testing.assert_array_equal(optimizer.averages[0].numpy(), seen[1])
-
-
-@pytest.mark.parametrize("agent, network", [("d4pg", "critic"), ("sac", "critics")])
-def test_an_agent_without_target_networks_is_refused(agent, network):
-  scope = "critics/" if agent == "sac" else ""
-  with pytest.raises(UsageError, match=f"^{network}/wrap_optimizer.ema_decay = None: an agent's "):
-    make(agent, f"{scope}wrap_optimizer.ema_decay = None")
-
-
-def test_actions_are_in_range_and_deterministic_without_noise():
-  observations = np.random.default_rng(0).normal(size=[100, 3]).astype(np.float32)
-  noise = 10.0 * np.random.default_rng(1).normal(size=[100, 1]).astype(np.float32)
-  for kind in ("d4pg", "ddpg", "sac", "td3"):
-    agent = make(kind)
-    assert np.abs(agent.act(observations, noise)).max() <= 1.0
-    assert np.std(agent.act(observations, noise)) > 0.5
-    np.testing.assert_array_equal(*(agent.act(observations, 0 * noise) for _ in range(2)))
+  return {"d4pg": d4pg.D4PG, "sac": sac.SAC, "td3": td3.TD3, "dqn_cartpole": dqn.DQN}[kind](
+      Environments())
 
 
 def test_random_actions_become_rarer_with_environment_steps_in_other_processes_too():
@@ -295,38 +199,3 @@ def test_exploration_becomes_less_with_environment_steps(agent):
     moved.append(float((agent.act(observations, noise) - agent.act(observations, 0 * noise))[0, 0]))
   assert moved[0] > 0.01 and moved[2] == 0
   assert moved[1] == pytest.approx(moved[0] / 2, rel=0.1)
-
-
-@pytest.mark.parametrize("agent", ["dqn_cartpole", "ppo"])
-def test_a_policy_that_says_how_probable_actions_are_needs_noise_of_scale_1(agent, tmp_path):
-  with pytest.raises(UsageError, match=r"^Exploration.scale = 0.5: .* must have the scale 1"):
-    train(agent, tmp_path, "Exploration.scale = 0.5")
-
-
-def test_densities_of_squashed_actions_sum_to_1():
-  agent = make("sac")
-  noise = np.linspace(-8.0, 8.0, 20_001)[:, np.newaxis]
-  observations = np.zeros([len(noise), 3], np.float32)
-  actions, log_density = agent._sample(observations, tf.constant(noise, tf.float32))
-  widths = np.diff(actions.numpy()[:, 0].astype(np.float64))
-  density = np.exp(log_density.numpy().astype(np.float64))
-  inside = np.abs(actions.numpy()[1:, 0]) < 0.999  # Beyond, float32 actions are too close together.
-  mass = ((density[1:] + density[:-1]) / 2 * widths)[inside].sum()
-  from scipy.stats import norm
-  raw = np.arctanh(0.999)
-  mean, log_deviation = tf.split(agent.policy(observations[:1]), 2, 1)
-  deviation = np.exp(-5.0 + 3.5 * (np.tanh(log_deviation.numpy()) + 1.0)).item()
-  expected = np.diff(norm.cdf([-raw, raw], mean.numpy().item(), deviation)).item()
-  np.testing.assert_allclose(mass, expected, rtol=1e-3)
-
-
-def test_the_temperature_rises_if_the_entropy_is_too_low():
-  temperatures = []
-  for target in (-100.0, 100.0):
-    agent = make("sac", f"SAC.target_entropy = {target}")
-    agent.actor.collect(agent.act, 60)
-    agent()
-    temperatures.append(float(tf.exp(agent.log_temperature.value)))
-  assert temperatures[0] < 1.0 < temperatures[1]
-
-

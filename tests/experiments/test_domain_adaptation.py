@@ -2,16 +2,10 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from experiments.domain_adaptation import DomainAdaptation, before_call, domain_adaptation
-from replicator.app import config
+from experiments.domain_adaptation import DomainAdaptation, before_call
 from replicator.step import context
-from tests.experiments.tiny_gans import MIRRORED
-from tests.programs.logs import rows
-from tests.programs.processes import ROOT
-from tests.programs.refusals import refusal
 
 SIZE, START, NUMBER = 4, 1, 3
 DRAW = np.random.default_rng(0)
@@ -113,30 +107,3 @@ def test_a_step_makes_the_updates_of_the_formulas(float64):
   for network, weights in zip(frozen, (only_source, only_classifier), strict=True):
     for found, expected in zip(values(network), weights, strict=True):
       np.testing.assert_array_equal(found, expected)
-
-
-FILE = str(ROOT / "configs" / "domain_adaptation_digits.gin")
-
-
-@pytest.mark.slow
-def test_two_replicas_do_not_change_the_training(tmp_path):
-  for name, bindings in (("one", []), ("two", MIRRORED[2])):
-    config.parse([FILE], [
-        "train.steps = 4", "train.log_every = 1", "train.eval_every = 4",
-        "train.checkpoint_every = 4", "train.global_batch_size = 8", "train.precision = 'float64'",
-        "DomainAdaptation.adaptation_start = 2", *bindings])
-    domain_adaptation(str(tmp_path / name))
-  for row, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
-    assert row.keys() == other.keys()
-    np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-9)
-
-
-@pytest.mark.parametrize("binding, line", [
-    ("DomainAdaptation.adaptation_start = 0",
-     "DomainAdaptation.adaptation_start = 0: must be at least 1"),
-    ("domain_adaptation.held_out = 1.0",
-     "held_out = 1.0: holds out 1797 of 1797 images, and some must be on both sides; write a share "
-     "such as 0.2")])
-def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
-  config.parse([FILE], [binding])
-  assert refusal(domain_adaptation, str(tmp_path)) == line

@@ -1,7 +1,5 @@
 """Every GAN: no strategy changes its training, and its samples are of the averaged generator."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,7 +9,7 @@ from models.gan.networks.building import check_images
 from models.vision.images.image_source import InMemoryImages
 from replicator.step import context
 from tests.experiments import tiny_gans
-from tests.experiments.tiny_gans import GANS, MIRRORED, assert_same_training, build, logged, train
+from tests.experiments.tiny_gans import GANS, MIRRORED, assert_same_training, build, train
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import launched
 
@@ -56,36 +54,20 @@ def test_however_it_is_divided_the_training_is_the_same(name, bindings, settings
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "replicas"), [
-    ("bigan", 2), ("bigbigan", 2), ("r3gan", 2), ("gan", 4)])
-def test_replicas_do_not_change_the_training_line_by_line(name, replicas, one, tmp_path):
+@pytest.mark.parametrize(("name", "replicas", "settings"), [
+    ("bigan", 2, ()), ("bigbigan", 2, ()), ("r3gan", 2, ()), ("gan", 4, ()),
+    # Statistics cover one micro-batch over all replicas, not the full batch.
+    ("gan", 2, ("microbatch.n = 2", "GAN.discriminator_updates = 1"))])
+def test_replicas_do_not_change_the_training_line_by_line(name, replicas, settings, one, tmp_path):
   with eagerly():
-    train(tmp_path, name, *FLOAT64, *MIRRORED[replicas])
-  assert_same_training(tmp_path, one(name))
+    train(tmp_path, name, *FLOAT64, *MIRRORED[replicas], *settings)
+  assert_same_training(tmp_path, one(name, *settings))
 
 
-@pytest.mark.slow
-def test_micro_batches_with_batch_norm_are_the_same_on_two_replicas(one, tmp_path):
-  # Statistics cover one micro-batch over all replicas, not the full batch.
-  bindings = ["microbatch.n = 2", "GAN.discriminator_updates = 1"]
-  with eagerly():
-    train(tmp_path, "gan", *FLOAT64, *MIRRORED[2], *bindings)
-  assert_same_training(tmp_path, one("gan", *bindings))
-
-
-def launch(workdir, name: str, *bindings: str, processes: tuple[str, ...] = ("--workers=2",)):
-  """Trains a tiny GAN in several processes."""
-  launched(processes, f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
+def launch(workdir, name: str, *bindings: str) -> None:
+  """Trains a tiny GAN in two processes."""
+  launched(["--workers=2"], f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
            f"--workdir={workdir}", bindings=tiny_gans.settings(name, *bindings))
-
-
-@pytest.mark.slow
-def test_parameter_server_trains_with_two_asynchronous_workers(tmp_path):
-  launch(tmp_path, "gan", "train.steps = 20", "train.log_every = 5",
-         "Replicator.strategy = 'parameter_server'", processes=("--workers=2", "--ps=1"))
-  assert json.loads((tmp_path / "run.json").read_text())["num_workers"] == 2
-  losses = logged(tmp_path)
-  assert len(losses) == 4 and np.isfinite(losses).all()
 
 
 @pytest.mark.slow

@@ -5,19 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.maml import MAML, maml
+from experiments.maml import MAML
 from replicator import random
-from replicator.app import config
-from replicator.checkpoints import checkpoint
 from replicator.step import context
-from tests.experiments.tiny_gans import MIRRORED
-from tests.programs.capabilities import eagerly
-from tests.programs.logs import rows
-from tests.programs.processes import ROOT
-from tests.programs.refusals import refusal
+from tests.experiments.line import gradients_of
 
 TASKS, POINTS, RATE, STEPS = 3, 4, 0.1, 2
-SHAPES = [(1, 3), (3,), (3, 2), (2,), (2, 1), (1,)]  # Kernels and biases.
 
 
 def error(weights, x, y):
@@ -37,16 +30,6 @@ def adapted(weights, x, y):
   for _ in range(STEPS):
     weights = [w - RATE * g for w, g in zip(weights, error(weights, x, y)[1], strict=True)]
   return weights
-
-
-def gradients_of(function, weights):
-  """Exact to rounding: the imaginary part after an imaginary step of 1e-30."""
-  found = [np.zeros(w.shape) for w in weights]
-  for gradient, index in [(g, i) for g in range(len(weights)) for i in np.ndindex(SHAPES[g])]:
-    moved = [w.astype(complex) for w in weights]
-    moved[gradient][index] += 1e-30j
-    found[gradient][index] = function(moved).imag / 1e-30
-  return found
 
 
 @pytest.mark.parametrize("first_order", [False, True])
@@ -85,32 +68,3 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
     for variable, value, gradient in zip(network.trainable_variables, weights, wanted,
                                          strict=True):
       np.testing.assert_allclose(value - variable.numpy(), gradient, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_two_replicas_do_not_change_the_training(tmp_path):
-  for name, bindings in (("one", []), ("two", MIRRORED[2])):
-    config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [
-        "train.steps = 2", "train.log_every = 1", "train.eval_every = 2",
-        "train.checkpoint_every = 2", "train.steps_per_call = 1", "train.precision = 'float64'",
-        "train.global_batch_size = 4", "Replicator.jit_compile = False", "MAML.sizes = (5,)",
-        "maml.new_tasks = 6", *bindings])
-    with eagerly():  # The second derivative takes long to compile.
-      maml(str(tmp_path / name))
-  expected, found = rows(tmp_path / "one"), rows(tmp_path / "two")
-  assert [row.keys() for row in found] == [row.keys() for row in expected]
-  for row, other in zip(found, expected, strict=True):
-    np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-9)
-  assert (tmp_path / "one/samples/step-00000002.png").exists()
-  variables = checkpoint.read(tmp_path / "two/checkpoints")
-  for name, value in checkpoint.read(tmp_path / "one/checkpoints").items():
-    np.testing.assert_allclose(variables[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("binding, line", [
-    ("MAML.inner_rate = 0.0", "MAML.inner_rate = 0.0: must be positive"),
-    ("MAML.inner_steps = 0", "MAML.inner_steps = 0: must be at least 1"),
-    ("maml.new_tasks = 0", "maml.new_tasks = 0: must be at least 1")])
-def test_settings_that_cannot_work_are_refused(binding, line, tmp_path):
-  config.parse([str(ROOT / "configs" / "maml_sinusoids.gin")], [binding])
-  assert refusal(maml, str(tmp_path)) == line

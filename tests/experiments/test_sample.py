@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import sys
 import zipfile
 
 import gin
@@ -20,8 +21,7 @@ from replicator.app import config, load
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
 from replicator.training.observer import Observer, Training, observed_by
-from tests.programs.processes import ROOT, forked
-from tests.test_docs import params
+from tests.programs.processes import ROOT
 
 STEP = 2
 NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
@@ -36,6 +36,7 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "gan": (gan, "dcgan_digits", NARROW_DCGAN),
     "bigbigan": (bigbigan, "bigbigan_digits", NARROW_BIGBIGAN),
     "logan": (logan, "logan_digits", NARROW_LOGAN),
+    "double": (sngan, "sngan_digits", {**NARROW_SNGAN, "train.precision": "float64"}),
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
     "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
@@ -61,8 +62,8 @@ def saved(name: str, folder: pathlib.Path) -> pathlib.Path:
   with observed_by(Saver(folder)):
     main(str(folder))
   (folder / "run.json").write_text(json.dumps({
-      "program": ["-m", f"experiments.{name}"], "working_directory": str(ROOT),
-      "program_file": str(ROOT / f"experiments/{name}.py"), "argv": []}))
+      "program": ["-m", main.__module__], "working_directory": str(ROOT),
+      "program_file": sys.modules[main.__module__].__file__, "argv": []}))
   gin.clear_config()
   return folder
 
@@ -145,20 +146,7 @@ def test_images_are_shown_beside_their_reconstructions(run, loaded_once, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_run_may_have_been_trained_in_double_precision(tmp_path):
-  EXPERIMENTS["double"] = (sngan, "sngan_digits", {**NARROW_SNGAN, "train.precision": "float64"})
-  try:
-    run = saved("double", tmp_path / "run")
-  finally:
-    del EXPERIMENTS["double"]
-  facts = json.loads((run / "run.json").read_text())
-  facts |= {"program": ["-m", "experiments.sngan"]}
-  (run / "run.json").write_text(json.dumps(facts))
-  assert len(files_in(sampled(run, tmp_path / "out", "--count=2", "--truncation=0.5"))) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gan", "bigbigan", "logan"])
+@pytest.mark.parametrize("name", ["gan", "bigbigan", "logan", "double"])
 def test_every_gan_can_be_sampled(name, tmp_path):
   run = saved(name, tmp_path / "run")
   out = files_in(sampled(run, tmp_path / "out", "--count=2", "--truncation=0.5"))
@@ -186,10 +174,8 @@ REFUSED = {
     "--out=x --count=0": "--count=0: must be at least 1",
     "--out=x --seed=4294967296": "--seed=4294967296: must be below 2 ** 32",
     "--out=x --seed=1,2": "--seed: several are for --interpolate; write one",
-    "--out=x --step=7": "has no checkpoint of step 7; write one of the steps 2",
     "--out=x --standing_statistics=0": "'0': write how many passes, such as 16",
     "--out=x --step=newest": "'newest': write the step of a checkpoint, or 'best'",
-    "--out=x --step=best": "is not known: this run has no Checkpoints.keep_best",
     "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",
     "--out=x.png --interpolate --seed=1,2 --count=1": "--count=1: must be at least 2",
     "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",
@@ -212,16 +198,3 @@ def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
 
 
 # ---- As a user does it --------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_run_is_trained_and_sampled_by_command(tmp_path):
-  few = {**NARROW_SNGAN, "train.steps": 2, "train.eval_every": 0, "train.checkpoint_every": 2,
-         "Replicator.strategy": "mirrored", "Replicator.logical_cpus": 2}
-  for words in (["experiments.sngan", "--gin_file=configs/sngan_digits.gin", *params(few),
-                 f"--workdir={tmp_path / 'run'}", "--eager"],  # To compile it takes longer.
-                ["experiments.sample", f"--run={tmp_path / 'run'}", f"--out={tmp_path / 'a.png'}"]):
-    done = forked("-m", *words)
-    assert done.stderr == ""
-  assert done.stdout.splitlines()[-1].endswith("step 2")
-  assert pixels(tmp_path / "a.png").shape == (8 * 33 + 1, 10 * 33 + 1, 3)

@@ -18,12 +18,6 @@ from replicator.step import context
 from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
 from tests.programs.logs import rows
-from tests.programs.processes import ROOT
-from tests.programs.refusals import refusal
-
-
-def configure(*bindings: str) -> None:
-  config.parse([str(ROOT / "configs" / "self_supervision_digits.gin")], list(bindings))
 
 
 class Flat(keras.Model):
@@ -92,20 +86,6 @@ def test_two_replicas_do_not_change_the_training(loss, tmp_path):
                        precision="float64", log_every=1, checkpoint_every=0)
     found.append([[row["loss"], row["spread"]] for row in rows(tmp_path / strategy)])
   np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
-
-
-def test_a_teacher_needs_averages():
-  configure("ResNet.width = 0.125", "SelfSupervision.loss = @BYOL",
-            "wrap_optimizer.ema_decay = None")
-  assert refusal(self_supervision.SelfSupervision, 1) == (
-      "wrap_optimizer.ema_decay = None: the teacher of BYOL is the network with averaged weights; "
-      "write 0.99, or a schedule that ends at 1")
-
-
-def test_data_without_a_second_view_is_refused(tmp_path):
-  configure("self_supervision.data = @Digits")
-  assert refusal(self_supervision.self_supervision, str(tmp_path)).startswith(
-      "self_supervision.data: ")
 
 
 def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from replicator import UsageError
 from tests.experiments.test_gans import launch
 from tests.experiments.tiny_gans import MIRRORED, SCALARS, assert_same_training, train
 from tests.programs.capabilities import eagerly
@@ -40,11 +39,6 @@ def test_classes_and_half_precision_train(tmp_path):
     losses = train(tmp_path, "sngan", "train.steps = 2", "SNGAN.conditional = True",
                    "train.precision = 'mixed_bfloat16'")
   assert losses.shape == (2, 6) and np.isfinite(losses).all()
-
-
-def test_the_adversarial_encoder_is_another_experiment(tmp_path):
-  with pytest.raises(UsageError, match=r"SNGAN\.bigan is gone: .* python -m experiments\.bigan"):
-    train(tmp_path, "sngan", "SNGAN.bigan = True")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from models.gan.networks.quantizers import FSQ, Codebook
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
 from replicator.step import context
+from tests.experiments.line import gradients_of
 from tests.experiments.tiny_gans import MIRRORED
 from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
@@ -76,16 +77,6 @@ def losses_of(values, images, codes):
           "discriminator": (where(1 - real, 0).mean() + where(1 + fake, 0).mean()) / 2}, vectors
 
 
-def gradients_of(name, values, *given):
-  """Exact to rounding: the imaginary part after an imaginary step of 1e-30."""
-  found = [np.zeros(v.shape) for v in values]
-  for gradient, place in [(g, i) for g in range(len(values)) for i in np.ndindex(values[g].shape)]:
-    moved = [v.astype(complex) for v in values]
-    moved[gradient][place] += 1e-30j
-    found[gradient][place] = losses_of(moved, *given)[0][name].imag / 1e-30
-  return found
-
-
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
   config.parse([], [f"microbatch.n = {parts}"])
@@ -97,7 +88,8 @@ def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
   nearest = ((vectors[:, None] - book) ** 2).sum(2).argmin(1)
   given = images, book[nearest].reshape(8, 2 * DIM)
   losses, _ = losses_of(before, *given)
-  of = {name: gradients_of(name, before, *given) for name in losses}
+  of = {name: gradients_of(lambda moved, name=name: losses_of(moved, *given)[0][name], before)
+        for name in losses}
   norm_of = lambda name: np.linalg.norm(of[name][2])  # By the kernel of the last layer.
   weight = 0.8 * norm_of("reconstruction") / (norm_of("adversarial") + 1e-4)
   with context.entered(tf.constant(0, tf.int64)):
@@ -141,39 +133,6 @@ def trained(tmp_path, make, *bindings) -> np.ndarray:
 def test_replicas_do_not_change_the_training(make, bindings, tmp_path):
   one, several = trained(tmp_path, make), trained(tmp_path, make, *bindings)
   np.testing.assert_allclose(several, one, rtol=1e-9)
-
-
-class LocalStatistics(Codebook):
-  """A codebook with a mistake: each replica's averages are those of its own examples."""
-
-  def __call__(self, vectors, training=False):
-    found = super().__call__(vectors, training)
-    self.own = found.means
-    return found
-
-  def update(self, means):
-    super().update(self.own)
-
-
-class LocalRestarts(Codebook):
-  """A codebook with a mistake: each replica restarts dead codes with vectors of its own."""
-
-  def __call__(self, vectors, training=False):
-    self.own = tf.reshape(vectors, [-1, self.dim])[:self.num_codes]
-    return super().__call__(vectors, training)
-
-  def update(self, means):
-    self.pool.past = lambda: (self.own, tf.ones([self.num_codes], tf.bool))
-    super().update(means)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistaken", [LocalStatistics, LocalRestarts])
-def test_a_codebook_of_one_replica_is_found(mistaken, tmp_path):
-  make = lambda: mistaken(4, DIM, restart_below=0.9)
-  one, two = trained(tmp_path, make), trained(tmp_path, make, *MIRRORED[2])
-  np.testing.assert_allclose(two[0], one[0], rtol=1e-9)
-  assert not np.allclose(two[-1], one[-1], rtol=1e-3)
 
 
 def test_reconstructions_are_measured(monkeypatch, tmp_path):

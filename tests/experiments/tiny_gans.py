@@ -5,11 +5,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from experiments import bigan, bigbigan, gan, logan, r3gan, sngan
 from replicator.app import config
-from replicator.checkpoints import checkpoint
 from tests.programs import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -77,19 +75,13 @@ def logged(workdir: pathlib.Path) -> np.ndarray:
                    for row in logs.rows(workdir) if SCALARS & row.keys()])
 
 
-def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  """The floating variables of the last checkpoint: networks, slots and averages."""
-  return {name: value for name, value in checkpoint.read(workdir / "checkpoints").items()
-          if tf.as_dtype(value.dtype).is_floating}
-
-
 def assert_same_training(workdir: pathlib.Path, reference: pathlib.Path) -> None:
   """Both trainings logged the same in float64, and ended with the same variables."""
   expected = logged(reference)
   assert len(expected) > 1 and expected.shape[1] >= 5
   np.testing.assert_allclose(logged(workdir), expected, rtol=1e-9)
-  found = variables(workdir)
+  found = logs.variables(workdir)
   assert {"generator", "discriminator", "optimizers"} <= {path.split("/")[0] for path in found}
-  for name, value in variables(reference).items():  # Some have a value for each replica.
+  for name, value in logs.variables(reference).items():  # Some have a value for each replica.
     np.testing.assert_allclose(found[name], np.broadcast_to(value, found[name].shape), rtol=1e-7,
                                atol=1e-8, err_msg=name)

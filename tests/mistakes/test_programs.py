@@ -11,6 +11,12 @@ import shutil
 import keras
 import pytest
 
+from experiments.cyclegan import cyclegan
+from experiments.dmd2 import dmd2
+from experiments.domain_adaptation import domain_adaptation
+from experiments.maml import maml
+from experiments.resnet import resnet
+from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from replicator import app
 from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
@@ -52,79 +58,56 @@ class Step(tf.Module):
 
 app.run(lambda workdir: train(Step, data, workdir=workdir))
 '''
+SAME = "    return x\n"
 RETURN = '    return {"loss": self.optimizer.minimize(self.loss, batch)}\n'
 # The lines of a step that is written in place of the one above; it begins in line 34.
 TAPE = "    with tf.GradientTape() as tape:\n      loss = self.loss(batch)\n"
 VARIABLES = "    variables = self.network.trainable_variables\n"
 APPLY = "    self.optimizer.apply(tape.gradient(loss, variables), variables)\n"
 
-CODE = [  # What stands in the program in place of what, the exit status, and the line.
+CODE = [  # What stands in the program in place of what, and the line.
     # Shapes, names and types.
-    ("    return x\n", "    return x + tf.zeros([8, 7])\n", FAILED,
-     "mine.py:18: ValueError: Dimensions must be equal, but are 3 and 7 with input shapes: [8,3], "
-     "[8,7] (in the layer blocks/1)"),
-    ("    return x\n", "    return tf.concat([x, x], 1)\n", FAILED,
-     "mine.py:30: ValueError: Input 0 ... incompatible with the layer: expected axis -1 of input "
-     "shape to have value 3, but received input with shape (8, 6) (in the layer network/dense)"),
-    ('batch["x"]', 'batch["image"]', FAILED,
-     "mine.py:30: KeyError: 'image'. 'batch' has: x, label"),
-    ("self.network(", "self.netwrok(", FAILED,
-     "mine.py:30: AttributeError: 'Step' object has no attribute 'netwrok'. Did you mean "
-     "'network'?"),
-    ("    return x\n", "    return x * tf.range(3)\n", FAILED,
-     "mine.py:18: TypeError: Input 'y' of 'Mul' Op has type int32 that does not match type float32 "
-     "of argument 'x' (in the layer blocks/1)"),
+    (SAME, "    return x + tf.zeros([8, 7])\n",
+     "mine.py:18: ValueError: Dimensions must be equal, but are 3 and 7 ... layer blocks/1)"),
+    (SAME, "    return tf.concat([x, x], 1)\n",
+     "mine.py:30: ValueError: ... to have value 3, ... (8, 6) (in the layer network/dense)"),
+    ('batch["x"]', 'batch["image"]', "mine.py:30: KeyError: 'image'. 'batch' has: x, label"),
+    ("self.network(", "self.netwrok(",
+     "mine.py:30: AttributeError: ... no attribute 'netwrok'. Did you mean 'network'?"),
+    (SAME, "    return x * tf.range(3)\n",
+     "mine.py:18: TypeError: Input 'y' of 'Mul' Op has type int32 ... (in the layer blocks/1)"),
     # A compiled step is no Python.
-    (RETURN, "    loss = self.loss(batch)\n    if loss > 1.0:\n      loss = 1.0\n", FAILED,
-     "mine.py:34: OperatorNotAllowedInGraphError: Using a symbolic `tf.Tensor` as a Python `bool` "
-     "is not allowed; a compiled step has no Python `if` on tensors; write tf.where or tf.cond"),
-    (RETURN, '    return {"loss": self.loss(batch) / len(batch["x"])}\n', FAILED,
+    (RETURN, "    loss = self.loss(batch)\n    if loss > 1.0:\n      loss = 1.0\n",
+     "mine.py:34: OperatorNotAllowedInGraphError: ...; write tf.where or tf.cond"),
+    (RETURN, '    return {"loss": self.loss(batch) / len(batch["x"])}\n',
      "mine.py:33: TypeError: len is not well defined for a symbolic Tensor; write x.shape[0]"),
-    (RETURN, '    return {"loss": sum(x for x in batch["x"])}\n', FAILED,
-     "mine.py:33: OperatorNotAllowedInGraphError: Iterating over a symbolic `tf.Tensor` is not "
-     "allowed; write tf.unstack(x), or loop over range(x.shape[0])"),
-    (RETURN, '    return {"loss": self.loss(batch).numpy()}\n', FAILED,
-     "mine.py:33: AttributeError: 'SymbolicTensor' object has no attribute 'numpy'; a tensor of a "
-     "compiled step has no value yet; compute with tf, or run with --eager"),
-    (RETURN, '    return {"loss": np.mean(batch["x"])}\n', FAILED,
-     "mine.py:33: NotImplementedError: Cannot convert a symbolic tf.Tensor (...) to a numpy array; "
-     "a tensor of a compiled step has no value yet; compute with tf instead of NumPy"),
-    (RETURN, '    return {"loss": float(self.loss(batch))}\n', FAILED,
-     "mine.py:33: TypeError: float() argument must be a string or a real number, not "
-     "'SymbolicTensor'; a tensor of a compiled step has no value yet; write tf.cast"),
-    (RETURN, '    return {"loss": tf.Variable(0.0) + self.loss(batch)}\n', FAILED,
-     "mine.py:33: ValueError: tf.function only supports singleton tf.Variables created on the "
-     "first call; make variables in the constructor of the step, as its attributes"),
+    (RETURN, '    return {"loss": sum(x for x in batch["x"])}\n',
+     "mine.py:33: OperatorNotAllowedInGraphError: ... write tf.unstack(x), or loop over ..."),
+    (RETURN, '    return {"loss": self.loss(batch).numpy()}\n',
+     "mine.py:33: AttributeError: ... has no value yet; compute with tf, or run with --eager"),
+    (RETURN, '    return {"loss": np.mean(batch["x"])}\n',
+     "mine.py:33: NotImplementedError: ... has no value yet; compute with tf instead of NumPy"),
+    (RETURN, '    return {"loss": float(self.loss(batch))}\n',
+     "mine.py:33: TypeError: ...; a tensor of a compiled step has no value yet; write tf.cast"),
+    (RETURN, '    return {"loss": tf.Variable(0.0) + self.loss(batch)}\n',
+     "mine.py:33: ValueError: ...; make variables in the constructor of the step, ..."),
     # What a step returns, and takes.
-    ("__call__(self, batch)", "__call__(self)", USAGE,
-     "the step is called with a batch, and takes none; write def __call__(self, batch), or give "
-     "train no inputs"),
-    ("train(Step, data, ", "train(Step, ", USAGE,
-     "the step takes an argument, and train has no inputs to call it with; give train inputs, or "
-     "write def __call__(self)"),
-    ("train(Step, ", "train(lambda: Step, ", USAGE,
-     "train: make_step returned the class Step; it must return the step, a function or a tf.Module "
-     "that is called with a batch"),
+    ("__call__(self, batch)", "__call__(self)",
+     "the step is called with a batch, and takes none; write def __call__(self, batch), or ..."),
+    ("train(Step, data, ", "train(Step, ",
+     "the step takes an argument, and train has no inputs to call it with; give ..."),
+    ("train(Step, ", "train(lambda: Step, ",
+     "train: make_step returned the class Step; it must return the step, ..."),
     # Gradients and optimizers.
-    (RETURN, f"{TAPE}{VARIABLES}    first = tape.gradient(loss, variables)\n{APPLY}", FAILED,
-     "mine.py:37: RuntimeError: A non-persistent GradientTape can only be used to compute one set "
-     "of gradients (or jacobians)"),
+    (RETURN, f"{TAPE}{VARIABLES}    first = tape.gradient(loss, variables)\n{APPLY}",
+     "mine.py:37: RuntimeError: A non-persistent GradientTape can only be used ..."),
     (RETURN, f"{TAPE}{VARIABLES}    self.optimizer.apply_gradients(zip(variables, variables))\n",
-     FAILED, "mine.py:36: AttributeError: 'Optimizer' object has no attribute 'apply_gradients'; "
-             "write apply(gradients, variables), which takes their mean over the replicas first"),
-    ("    self.blocks = [Block(), Block()]\n",
-     "    self.blocks = [0, keras.layers.Dense(3)]\n", USAGE,
-     "the step makes variables in its first call, such as 'blocks/1/000' (...): a restart would "
-     "lose them; make them in its constructor: begin a network with keras.Input(shape) or build "
-     "it there, and give an optimizer to wrap_optimizer"),
+     "mine.py:36: AttributeError: ... 'apply_gradients'; write apply(gradients, ..."),
+    ("    self.blocks = [Block(), Block()]\n", "    self.blocks = [0, keras.layers.Dense(3)]\n",
+     "the step makes variables in its first call, such as 'blocks/1/000' (...): ..."),
     # Data and numbers.
-    ("** 2)", "/ 0.0)", FAILED,
-     "step 1: loss is nan (and 1 more); its batch and numbers are in w/failures/step-00000001; no "
-     "checkpoint was saved before"),
-    ('tf.reduce_mean(self.network(self.blocks[1](batch["x"])) ** 2)',
-     'tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(\n'
-     '        batch["label"] + 1, self.network(batch["x"]), from_logits=True))', FAILED,
-     "mine.py:...: InvalidArgumentError: ...; an index, such as a label, is too large or negative"),
+    ("** 2)", "/ 0.0)", "step 1: loss is nan (and 1 more); its batch and numbers are in "
+                        "w/failures/step-00000001; no checkpoint was saved before"),
 ]
 
 
@@ -144,33 +127,27 @@ def run_code(run, folder):
   return run_code
 
 
-@pytest.mark.parametrize("old, new, status, line", CODE, ids=lambda value: str(value).strip()[:40])
-def test_code(old, new, status, line, run_code):
+@pytest.mark.parametrize("old, new, line", CODE, ids=lambda value: value.strip()[:40])
+def test_code(old, new, line, run_code):
   found = run_code(old, new)
-  if status == FAILED and line.startswith("mine.py"):  # Not found by the run itself.
+  status = USAGE if line.startswith(("the step", "train:")) else FAILED
+  if line.startswith("mine.py"):  # Not found by the run itself.
     line += "; the traceback is in w/traceback.txt"
     assert pathlib.Path("w/traceback.txt").read_text().startswith("Traceback")
   assert_line(found, status, line)
-
-
-# ---- Commands, gin files and data ----------------------------------------------------------------
 
 
 # ---- The command line ---------------------------------------------------------------------------
 
 FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
     ([], "the configuration must set: train.steps; write --gin_file=F, where F is one of "
-         "configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, "
-         "configs/sngan_digits.gin, configs/sngan_imagenet128.gin, "
-         "configs/sngan_shapes32.gin, configs/sngan_stacked_digits.gin"),
-    ([DIGITS, "--steps=10"],
-     "command line: unrecognized arguments: --steps=10. A setting is written as "
-     '--gin_param="owner.steps = 10"'),
+         "configs/sngan_cifar10.gin, configs/sngan_cifar10_small.gin, ..."),
+    ([DIGITS, "--steps=10"], "command line: unrecognized arguments: --steps=10. A setting is "
+                             'written as --gin_param="owner.steps = 10"'),
     ([DIGITS, "--workdir="],
      "command line: argument --workdir: is empty; write the name of a folder."),
     ([DIGITS, "--workdir=a_file"], "--workdir=a_file: is a file; write the name of a folder"),
-    ([DIGITS, "--diff=runs/nowhere"],
-     "--diff=runs/nowhere: runs/nowhere: no such file; write the workdir of a run"),
+    ([DIGITS, "--diff=runs/nowhere"], "--diff=runs/nowhere: ...: no such file; write the ..."),
 ]
 
 
@@ -183,19 +160,14 @@ def test_flags(words, line, run):
 
 # Those that depend on the names of an experiment; `test_config` of the application has the others.
 SETTINGS = [  # What was written into a gin file, and the line.
-    ("adam/generator.learning_rate = 1e-4",
-     "nothing configurable is called 'generator'. Scopes come first: write "
-     "generator/adam.learning_rate"),
+    ("adam/generator.learning_rate = 1e-4", "nothing configurable is called 'generator'. Scopes "
+                                            "come first: write generator/adam.learning_rate"),
     ("generator/learning_rate = 1e-4",
-     "the macro generator/learning_rate is never used. Did you mean "
-     "generator/LinearDecay.learning_rate or generator/adam.learning_rate?"),
+     "the macro generator/learning_rate is never used. Did you mean generator/LinearDecay..."),
     ("generator/SNGAN.loss = @wgan",
-     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, @minimax, "
-     "@modified, @wasserstein"),
+     "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, ..."),
     ("sngan.data = @Pictures",
-     "nothing configurable is called 'Pictures'. Write one of: @Augmented, @Digits, @HuggingFace, "
-     "@ImageArrays, @ImageFolder, @ImageZip, @MNISTDigits, @Shapes, @StackedDigits, @TFDS, "
-     "@TFRecords, @TwoViews"),
+     "nothing configurable is called 'Pictures'. Write one of: @Augmented, @Digits, ..."),
 ]
 
 
@@ -207,16 +179,43 @@ def test_gin(setting, line, run, folder):
 
 # ---- Values -------------------------------------------------------------------------------------
 
-VALUES = [  # Parameters, and the line.
-    (["SNGAN.latent_dim = 0"], "SNGAN.latent_dim = 0: must be at least 1"),
-    (["sngan.data = @Shapes", "Shapes.resolution = 20"],
-     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, 16, "
-     "32, 64, 128"),
+OTHER = ": SGD has a weight_decay of 0.0001 as well; leave out one of the two"
+VALUES = [  # The program, the gin file, bindings, and the line, or what follows the binding in it.
+    (maml, "maml_sinusoids", ["MAML.inner_rate = 0.0"], ": must be positive"),
+    (maml, "maml_sinusoids", ["MAML.inner_steps = 0"], ": must be at least 1"),
+    (maml, "maml_sinusoids", ["maml.new_tasks = 0"], ": must be at least 1"),
+    (domain_adaptation, "domain_adaptation_digits", ["DomainAdaptation.adaptation_start = 0"],
+     ": must be at least 1"),
+    (domain_adaptation, "domain_adaptation_digits", ["domain_adaptation.held_out = 1.0"],
+     "held_out = 1.0: holds out 1797 of 1797 images, ...; write a share such as 0.2"),
+    (dmd2, "dmd2_gaussians", ["DMD2.first = 0.99"],
+     " and DMD2.last = 0.98: positions rise, and are in [0, 1]"),
+    (dmd2, "dmd2_gaussians", ["DenoisingMLP.units = 0"], ": must be at least 1"),
+    (cyclegan, "cyclegan_shapes16", ["CycleGAN.cycle_weight = -1.0"], ": must not be negative"),
+    (cyclegan, "cyclegan_shapes16", ["CycleGAN.pool_size = 0"], ": must be at least 1"),
+    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.resolution = 12"],
+     "cyclegan.a has image_shape (16, 16, 3), and cyclegan.b (12, 12, 3): they must be the same"),
+    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.size = 9"],
+     "cyclegan.a has size ..., and cyclegan.b 9: they must be the same"),
+    (resnet, "resnet_digits", ["ImageClassifier.label_smoothing = 1.0"], ": must be in [0, 1)"),
+    (resnet, "resnet_digits", ["sgd.weight_decay = 1e-4"],
+     f"ImageClassifier.weight_decay = 0.0001{OTHER}"),
+    (resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0",
+                               "LARS.weight_decay = 1e-4"],
+     f"ImageClassifier.weight_decay = 0.0001{OTHER.replace('SGD', 'LARS')}"),
+    (self_supervision, "self_supervision_digits",
+     ["wrap_optimizer.ema_decay = None", "SelfSupervision.loss = @BYOL"],
+     ": the teacher of BYOL is the network with averaged weights; write 0.99, ..."),
+    (self_supervision, "self_supervision_digits", ["self_supervision.data = @Digits"],
+     "self_supervision.data: ..."),
+    (sngan, "sngan_digits", ["sngan.data = @Shapes", "Shapes.resolution = 20"],
+     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, ..."),
 ]
 
 
-@pytest.mark.parametrize("params, line", VALUES, ids=lambda value: str(value)[:40])
-def test_values(params, line, run, tmp_path):
-  words = [DIGITS, *(f"--gin_param={param}" for param in params), f"--workdir={tmp_path}/run"]
-  assert_line(run(sngan, words), USAGE, line)
+@pytest.mark.parametrize("program, file, bindings, line", VALUES, ids=lambda value: str(value)[:40])
+def test_values(program, file, bindings, line, run, tmp_path):
+  words = [f"--gin_file=configs/{file}.gin", f"--workdir={tmp_path}/run",
+           *(f"--gin_param={binding}" for binding in bindings)]
+  assert_line(run(program, words), USAGE, line if line[0] not in ": " else bindings[0] + line)
   assert not (tmp_path / "run" / "classifier").exists()  # Refused before any work.

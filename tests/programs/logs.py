@@ -1,8 +1,13 @@
-"""The log of a run."""
+"""The log of a run, and the variables that it leaves."""
 
 import json
 import pathlib
 
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from replicator.checkpoints import checkpoint
 from replicator.workdir.reader import TIMES
 
 
@@ -15,3 +20,20 @@ def rows(workdir: pathlib.Path) -> list[dict]:
   """The same without what a clock measured, which no other run repeats."""
   return [{name: value for name, value in row.items() if name not in TIMES}
           for row in timed_rows(workdir)]
+
+
+def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """The floating variables of the last checkpoint: networks, slots and averages."""
+  return {name: value for name, value in checkpoint.read(workdir / "checkpoints").items()
+          if tf.as_dtype(value.dtype).is_floating}
+
+
+def assert_same_runs(found: pathlib.Path, expected: pathlib.Path, rtol: float = 1e-8,
+                     atol: float = 1e-9) -> None:
+  """Both runs logged the same in float64, and ended with the same variables to `rtol`, `atol`."""
+  for row, other in zip(rows(found), rows(expected), strict=True):
+    assert row == pytest.approx(other, rel=1e-9)
+  values = variables(found)
+  for name, value in variables(expected).items():  # Some have a value for each replica.
+    np.testing.assert_allclose(values[name], np.broadcast_to(value, values[name].shape), rtol, atol,
+                               err_msg=name)

@@ -1,4 +1,4 @@
-"""EDM's formulas, by a denoiser in closed form; and what its networks refuse."""
+"""EDM's formulas, by a denoiser in closed form."""
 
 import itertools
 
@@ -10,7 +10,6 @@ from models.diffusion import edm
 from models.diffusion.gaussians import GaussianMixture, PointEvaluator
 from models.diffusion.networks import DenoisingMLP
 from tests.models.diffusion.mixtures import score
-from tests.programs.refusals import refusal
 
 DRAW = np.random.default_rng(0)
 
@@ -76,13 +75,3 @@ def test_the_network_depends_on_all_that_it_gets_and_keeps_the_shape(float64):
   assert all(np.all(np.abs(gradient).reshape(len(gradient), -1).max(1) > 0)
              for gradient in gradients[:2])
   assert all(gradient is not None for gradient in gradients)
-
-
-@pytest.mark.parametrize("make, line", [
-    (lambda: DenoisingMLP((2,), layers=0), "DenoisingMLP.layers = 0: must be at least 1"),
-    (lambda: edm.Denoiser((2,), DenoisingMLP, 0.0),
-     "Denoiser.sigma_data = 0.0: must be positive"),
-    (lambda: GaussianMixture(deviation=0.0),
-     "GaussianMixture.deviation = 0.0: must be positive")])
-def test_settings_that_cannot_work_are_refused(make, line):
-  assert refusal(make) == line

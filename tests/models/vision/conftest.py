@@ -1,9 +1,13 @@
 """Warnings of `absl` are in `caplog`."""
 
+import logging
+
 import pytest
-from absl import logging
+from absl import logging as absl_logging
 
 
 @pytest.fixture(autouse=True)
 def absl_warnings():
-  logging.use_absl_handler()
+  absl_logging.use_absl_handler()
+  yield
+  logging.getLogger().removeHandler(absl_logging.get_absl_handler())  # Which prints them, too.

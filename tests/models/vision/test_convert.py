@@ -50,8 +50,7 @@ def content_of(folder):
 def test_shards_give_the_examples_of_the_folder(photos, tmp_path, capsys, flags):
   status, [line], _ = run(capsys, photos, tmp_path / "out", "--shards=3", *flags)
   assert status == 0
-  assert line.endswith(f"11 images of 2 classes in {tmp_path / 'out'}; to train on them: "
-                       f"TFRecords.path = '{tmp_path / 'out'}'")
+  assert f"11 images of 2 classes in {tmp_path / 'out'}; to train on them: TFRecords.path" in line
   source = TFRecords(str(tmp_path / "out"), None if flags else 8)
   folder = ImageFolder(str(photos), 8)
   assert (source.size, source.class_names) == (folder.size, folder.class_names)
@@ -142,9 +141,8 @@ def test_only_one_process_converts_to_a_folder(photos, tmp_path, capsys):
     refused.append(run(capsys, photos, tmp_path / "out", "--shards=2")[::2])
 
   convert_lib.convert(list_folder(str(photos)), str(tmp_path / "out"), 2, shown=shown)
-  assert set(refused) == {
-      (2, f"error: {tmp_path / 'out'}: another process converts images to this folder; let it end, "
-          "or write the name of a new one")}
+  for status, line in refused:
+    assert status == 2 and f"{tmp_path / 'out'}: another process converts images to this" in line
   assert TFRecords(str(tmp_path / "out"), 8).size == 11
 
 
@@ -163,15 +161,12 @@ def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):
     assert status == 2 and "\n" not in error
     return error.removeprefix("error: ")
 
-  assert line(photos, out, "--shards=12") == (
-      "--shards=12: write a number from 1 to 11, one image a shard")
+  assert line(photos, out, "--shards=12").startswith("--shards=12: write a number from 1 to 11")
   assert line(photos, out, "--shards=1", "--resolution=0").startswith("--resolution=0: write a")
   assert "no such folder" in line("nowhere", out, "--shards=1")
-  assert line(photos, photos, "--shards=1") == (
-      f"{photos}: holds something else; write the name of a new folder")
+  assert line(photos, photos, "--shards=1").startswith(f"{photos}: holds something else; write")
   run(capsys, photos, out, "--shards=1")
-  assert line(photos, out, "--shards=1") == (
-      f"{out}: holds a finished conversion; write the name of a new folder")
+  assert line(photos, out, "--shards=1").startswith(f"{out}: holds a finished conversion; write")
 
 
 def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, capsys):
@@ -180,13 +175,12 @@ def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, ca
   Image.new("RGB", (9, 9)).save(tmp_path / "in" / "a" / "1.png")
   bad.write_text("no image")
   words = [tmp_path / "in", tmp_path / "out", "--shards=1", "--resolution=8"]
-  assert run(capsys, *words)[::2] == (
-      2, f"error: {bad} cannot be read as an image (its content is not that of an image); remove "
-         "it, and convert again; to leave out such images, write --skip_unreadable")
+  status, _, line = run(capsys, *words)
+  assert status == 2 and line.startswith(f"error: {bad} cannot be read as an image (its content")
+  assert line.endswith("to leave out such images, write --skip_unreadable")
   bad.unlink()
-  assert run(capsys, *words)[::2] == (
-      2, f"error: {tmp_path / 'out'}: holds a part of another conversion, or the images changed "
-         "since it began; remove the folder, or write the name of a new one")
+  status, _, line = run(capsys, *words)
+  assert status == 2 and f"{tmp_path / 'out'}: holds a part of another conversion, or the" in line
 
 
 @pytest.mark.parametrize("flags", [[], ["--resolution=8"]], ids=["copied", "resized"])
@@ -220,6 +214,4 @@ def test_a_source_of_unreadable_images_alone_is_refused(tmp_path, capsys):
   (tmp_path / "in" / "a" / "1.png").write_text("no image")
   status, _, error = run(capsys, tmp_path / "in", tmp_path / "out", "--shards=1",
                          "--skip_unreadable")
-  assert status == 2 and error.splitlines()[-1] == (
-      f"error: {tmp_path / 'in'}: none of its 1 images can be read, such as "
-      f"{tmp_path / 'in' / 'a' / '1.png'}")
+  assert status == 2 and f"{tmp_path / 'in'}: none of its 1 images can be read, such as " in error

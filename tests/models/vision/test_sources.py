@@ -15,16 +15,7 @@ from models.vision import convert, sources
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import read
 from models.vision.images.write import png
-from models.vision.sources import (
-  TFDS,
-  EncodedExamples,
-  HuggingFace,
-  ImageArrays,
-  ImageFolder,
-  ImageZip,
-  TFRecords,
-  open_encoded,
-)
+from models.vision.sources import TFDS, EncodedExamples, HuggingFace, ImageArrays, ImageFolder
 from tests.programs.refusals import refusal
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
@@ -51,7 +42,8 @@ def archive(root, compression=zipfile.ZIP_STORED):
   with zipfile.ZipFile(root / "a.zip", "w", compression) as file:
     for name, image in reversed(list(zip(FILES, IMAGES, strict=True))):
       file.writestr(name, png(image))
-  return str(root / "a.zip"), lambda limit: ImageZip(str(root / "a.zip"), 8, memory_limit=limit)
+  path = str(root / "a.zip")
+  return path, lambda limit: sources.ImageZip(path, 8, memory_limit=limit)
 
 
 def deflated_archive(root):
@@ -72,8 +64,9 @@ def folder_of_arrays(root):
 def shards(root):
   (root / "in").mkdir()
   folder(root / "in")
-  convert.convert(open_encoded(str(root / "in")), str(root / "out"), 2)
-  return str(root / "out"), lambda limit: TFRecords(str(root / "out"), 8, memory_limit=limit)
+  convert.convert(sources.open_encoded(str(root / "in")), str(root / "out"), 2)
+  path = str(root / "out")
+  return path, lambda limit: sources.TFRecords(path, 8, memory_limit=limit)
 
 
 def data_set_of_tfds(root):
@@ -150,7 +143,7 @@ def test_a_source_tells_its_examples_from_others(make, tmp_path, monkeypatch):
 
 def test_what_a_command_names_is_converted(made, tmp_path):
   assert convert.main([made[0], str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
-  source = TFRecords(str(tmp_path / "out"))
+  source = sources.TFRecords(str(tmp_path / "out"))
   images, labels = read(source, np.arange(5))
   np.testing.assert_array_equal(images, IMAGES)
   assert labels.tolist() == LABELS.tolist()
@@ -158,10 +151,11 @@ def test_what_a_command_names_is_converted(made, tmp_path):
 
 
 def test_a_command_takes_a_source_of_any_module():
-  found, expected = map(open_encoded, ("models.vision.builtin.digits:Digits", "digits"))
+  found, expected = map(sources.open_encoded, ("models.vision.builtin.digits:Digits", "digits"))
   assert found.read(3) == expected.read(3) and sources.named("tfds:mnist") is None
   for name, why in (("nowhere:A", "No module named 'nowhere'"), ("math:A", "no attribute 'A'")):
-    assert why in refusal(open_encoded, name) and "MODULE:CLASS" in refusal(open_encoded, name)
+    line = refusal(sources.open_encoded, name)
+    assert why in line and "MODULE:CLASS" in line
 
 
 # ---- Data sets of other packages ----------------------------------------------------------------
@@ -173,36 +167,31 @@ def test_a_split_and_a_column_of_hugging_face_are_named_or_refused(tmp_path, mon
   assert HuggingFace(pets, 8, split="test").size == 1
   assert HuggingFace(str(tmp_path / "one"), 8).size == 5  # A data set without splits.
   assert HuggingFace(pets, 8, label="size").class_names == ("0", "1", "2", "3")
-  assert line_of(pets, 8, label="breed") == (
-      f"HuggingFace.label = 'breed': no such column in {pets}; it has: image, label, size, share")
-  assert line_of(pets, 8, image="label") == (
-      f"HuggingFace.image = 'label': is no column of images in {pets}")
-  assert line_of(pets, 8, label="share") == (
-      f"HuggingFace.label = 'share': is no column of numbers of classes in {pets}")
-  assert line_of(pets, 8, split="validation").startswith(
-      f"HuggingFace.path = '{pets}': 'validation' cannot be opened (")
+  for settings, line in [
+      ({"label": "breed"}, f"no such column in {pets}; it has: image, label, size, share"),
+      ({"image": "label"}, f"HuggingFace.image = 'label': is no column of images in {pets}"),
+      ({"label": "share"}, "HuggingFace.label = 'share': is no column of numbers of classes in"),
+      ({"split": "validation"}, f"path = '{pets}': 'validation' cannot be opened (")]:
+    assert line in line_of(pets, 8, **settings)
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-  assert line_of(str(tmp_path / "nowhere"), 8).startswith(
-      f"HuggingFace.path = '{tmp_path / 'nowhere'}': 'train' cannot be opened (")
+  assert "nowhere': 'train' cannot be opened (" in line_of(str(tmp_path / "nowhere"), 8)
 
 
 def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
   data_set_of_tfds(tmp_path)
   line_of = functools.partial(refusal, TFDS, resolution=8, data_dir=str(tmp_path))
   assert TFDS("pets", 8, split="train[:40%]", data_dir=str(tmp_path)).size == 2
-  assert line_of("pets", label="breed") == (
-      "TFDS.label = 'breed': no such feature in pets; it has: image, label")
+  assert "breed': no such feature in pets; it has: image, label" in line_of("pets", label="breed")
   assert line_of("pats").startswith("TFDS.name = 'pats': cannot be opened (")
   assert line_of("pets", split="test").startswith("TFDS.name = 'pets': cannot be opened (")
 
 
 @pytest.mark.parametrize("source, package, line", [
-    (HuggingFace, "datasets",
-     "HuggingFace needs the package datasets: pip install -e '.[huggingface]'"),
+    (HuggingFace, "datasets", "package datasets: pip install -e '.[huggingface]'"),
     (TFDS, "tensorflow_datasets", "TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'")])
 def test_a_missing_package_is_named(source, package, line, monkeypatch):
   monkeypatch.setitem(sys.modules, package, None)
-  assert refusal(source, "cifar10", 32) == line
+  assert line in refusal(source, "cifar10", 32)
 
 
 # ---- Examples as files --------------------------------------------------------------------------

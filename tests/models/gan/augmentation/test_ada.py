@@ -1,14 +1,13 @@
 """Each group of ADA's changes by what it keeps, how often it happens, and its derivatives."""
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.augmentation.ada import ADA, AdaptiveProbability
+from models.gan.augmentation.ada import ADA
 from models.gan.penalties.gradients import r1
 from models.gan.penalties.scores import Scores
-from replicator import Replicator, UsageError, random
+from replicator import Replicator, random
 from replicator.optimizers.schedules import linear
 from tests.models.gan.networks.plain import slopes
 
@@ -32,6 +31,7 @@ def test_with_probability_0_nothing_changes(channels):
   images = IMAGES[:8, ..., :channels]
   found = ADA(0.0, noise=1.0, cutout=1.0)(tf.constant(images))
   np.testing.assert_allclose(found, images, atol=1e-11)
+  ADA(0.0).observe(tf.ones([1]))  # A probability that is fixed does not adapt.
 
 
 @pytest.mark.parametrize(("group", "share"), [
@@ -161,22 +161,3 @@ def test_r1_through_the_pipeline_has_the_derivatives_of_finite_differences():
     return r1()(Scores(network, images, images + 0, augment=ADA(1.0, noise=1.0, cutout=1.0)))
 
   np.testing.assert_allclose(*slopes([kernel], penalty), rtol=1e-6)
-
-
-def test_gin_binds_an_adaptive_probability():
-  gin.parse_config("ADA.p = @AdaptiveProbability()\nAdaptiveProbability.images = 2\n"
-                   "AdaptiveProbability.every = 1")
-  augment = ADA()
-  assert isinstance(augment.p, AdaptiveProbability)
-  augment.observe(tf.ones([1], tf.float64))
-  assert float(augment.probability()) == 0.5
-  ADA(0.1).observe(tf.ones([1]))  # A fixed one does not adapt.
-
-
-@pytest.mark.parametrize(("images", "strength", "message"), [
-    ([1, 7, 8, 3], 1.0, "ADA: images of 7 x 8 x 3; it is for at least 8 x 8 pixels"),
-    ([1, 8, 8, 2], 1.0, "images of 8 x 8 x 2; it is .* with 1 or 3 channels"),
-    ([1, 8, 8, 3], -1.0, "ADA.color = -1.0: must not be negative")])
-def test_wrong_input_is_refused(images, strength, message):
-  with pytest.raises(UsageError, match=message):
-    ADA(color=strength)(tf.zeros(images))

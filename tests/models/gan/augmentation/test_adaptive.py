@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import replicator
 from models.gan.augmentation.ada import ADA, AdaptiveProbability
-from replicator import Replicator, UsageError, replicated
+from replicator import Replicator, replicated
 from replicator.step.variables import variables_of
 
 # Signs 1, 0.5, 0, -1, ...: batches of 8 scores, of which more and more are negative.
@@ -76,9 +76,3 @@ def test_p_stays_a_probability_and_ignores_nan():
   assert float(p()) == 1.0
   p.observe(tf.constant([np.nan, 1.0]))
   assert 0 <= float(p()) <= 1
-
-
-@pytest.mark.parametrize("name", ["images", "every"])
-def test_counts_are_checked(name):
-  with pytest.raises(UsageError, match=f"AdaptiveProbability.{name} = 0: must be at least 1"):
-    AdaptiveProbability(**{name: 0})

@@ -2,14 +2,13 @@
 
 import weakref
 
-import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models.gan.evaluation import feature_metrics
 from models.gan.evaluation.feature_metrics import FeatureMetrics
-from models.gan.evaluation.sample_evaluator import SampleEvaluator, samples
+from models.gan.evaluation.sample_evaluator import samples
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
 from models.metrics.extractors.extractor import Extracted
@@ -129,14 +128,6 @@ def test_too_few_images_for_a_metric_end_with_one_line(tmp_path):
     FeatureMetrics(Digits(), tmp_path, Means, ["kid"], 900)
   with pytest.raises(UsageError, match="no metric 'fdi'"):
     FeatureMetrics(Digits(), tmp_path, Means, ["fdi"])
-
-
-def test_gin_chooses_them_for_an_evaluator(tmp_path):
-  gin.parse_config(["SampleEvaluator.quality = @FeatureMetrics", "FeatureMetrics.metrics = ['fid']",
-                    "FeatureMetrics.num_samples = 300", "SampleEvaluator.rows = 2"])
-  evaluation = SampleEvaluator(Digits(), str(tmp_path))(Gan())
-  assert list(evaluation.scalars) == ["frechet_distance"]
-  assert evaluation.method.startswith("300 real and 300 generated images; features: classifier of")
 
 
 class Labeled(Gan):

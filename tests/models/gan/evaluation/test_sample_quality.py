@@ -10,7 +10,6 @@ from models.gan.evaluation.sample_quality import SampleQuality
 from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
-from replicator.errors import UsageError
 
 RNG = np.random.default_rng(0)
 SOURCE = Digits()  # Its classifier comes with the package.
@@ -33,6 +32,8 @@ def test_real_images_are_near_and_cover_all_classes(quality):
   result = quality.measure(generate)
   noise = quality.measure(lambda n: RNG.uniform(-1, 1, [n, 8, 8, 1]))
   assert asked == [300]
+  assert quality.description.startswith("300 real and 300 generated images; 64 features")
+  assert "on 359 others (not Inception)" in quality.description
   assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy",
                           "classifier_confidence"]
   assert all(type(value) is float for value in result.values())
@@ -122,13 +123,3 @@ def test_images_that_are_not_finite_give_nan_and_no_class_or_label(quality):
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0
   assert np.isnan(result["classifier_confidence"])
-
-
-def test_the_description_says_what_is_compared(quality):
-  assert quality.description.startswith("300 real and 300 generated images; 64 features")
-  assert "on 359 others (not Inception)" in quality.description
-
-
-def test_too_few_samples_are_refused_in_one_line(tmp_path):
-  with pytest.raises(UsageError, match=r"^SampleQuality\.num_samples = 1 with 1797 images"):
-    SampleQuality(SOURCE, tmp_path, num_samples=1)

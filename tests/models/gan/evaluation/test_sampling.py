@@ -8,12 +8,8 @@ import pytest
 import tensorflow as tf
 
 from models.gan.evaluation import sampling
-from models.gan.latents.distributions import (
-  normal_latents,
-  truncated,
-  truncated_normal_latents,
-  uniform_latents,
-)
+from models.gan.latents import distributions
+from models.gan.latents.distributions import normal_latents, uniform_latents
 from replicator import GlobalBatchNorm, wrap_optimizer
 from replicator.errors import UsageError
 from replicator.step import context
@@ -47,17 +43,13 @@ def drawn(gan, count, **options):
 
 
 def test_an_image_does_not_depend_on_the_number_of_images():
-  images, _ = drawn(Painter(), 70, seed=3)
+  gan = Painter()
+  images, _ = drawn(gan, 70, seed=3)
+  assert [len(z) for z, _ in gan.calls] == [sampling.BATCH] * 3  # So that rounding is the same.
   assert images.shape == (70, 1, DIM + 1, 1) and images.dtype == np.uint8
   assert len(np.unique(images, axis=0)) == 70
   for count in (1, 32, 33):
     np.testing.assert_array_equal(drawn(Painter(), count, seed=3)[0], images[:count])
-
-
-def test_all_batches_have_one_size_so_that_rounding_is_the_same():
-  gan = Painter()
-  drawn(gan, 40)
-  assert [len(z) for z, _ in gan.calls] == [sampling.BATCH] * 2
 
 
 def test_seeds_differ_and_leave_the_streams_of_the_run_alone():
@@ -86,7 +78,7 @@ def test_the_class_does_not_change_the_code():
 
 
 @pytest.mark.parametrize(("latents", "largest"), [
-    (normal_latents, 2.0), (truncated_normal_latents, 2.0), (uniform_latents, 1.0)])
+    (normal_latents, 2.0), (distributions.truncated_normal_latents, 2.0), (uniform_latents, 1.0)])
 @pytest.mark.parametrize("truncation", [1.0, 0.5])
 def test_truncated_codes_fill_their_bounds(latents, largest, truncation):
   gan = Painter(latents)
@@ -104,16 +96,6 @@ def test_a_truncated_sample_resembles_the_one_of_the_full_code():
 
 def own_latents(name, shape):
   return normal_latents(name, shape)
-
-
-@pytest.mark.parametrize(("latents", "truncation", "line"), [
-    (normal_latents, 0.0, "truncation = 0.0: must be above 0"),
-    (normal_latents, -1.0, "must be above 0"), (normal_latents, math.nan, "must be above 0"),
-    (uniform_latents, 1.5, "the codes are uniform in .-1, 1.*; write at most 1"),
-    (own_latents, 0.5, "these are of 'own_latents'; leave it out")])
-def test_a_truncation_that_means_nothing_is_refused(latents, truncation, line):
-  with pytest.raises(UsageError, match=line):
-    truncated(latents, truncation)
 
 
 # ---- Paths --------------------------------------------------------------------------------------
@@ -178,12 +160,6 @@ def test_a_path_may_change_codes_and_classes_at_once():
   assert weights[-1].tolist() == [0, 0, 0, 1] and (z[-1] == first_code(Painter(), 2)).all()
 
 
-@pytest.mark.parametrize(("seeds", "classes"), [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])])
-def test_a_path_to_nowhere_is_refused(seeds, classes):
-  with pytest.raises(UsageError, match="write several seeds, several classes, or as many of both"):
-    sampling.interpolate(Painter(num_classes=4), 5, seeds, classes)
-
-
 # ---- Reconstructions ----------------------------------------------------------------------------
 
 
@@ -199,28 +175,31 @@ def test_reconstructions_come_in_batches_with_their_classes():
   decoded = sampling.reconstruct(gan, images, [2, 0])
   np.testing.assert_array_equal(decoded, 255 - images)
   assert np.concatenate([labels for _, labels in gan.calls]).tolist() == [2, 0] * 20
-
-
-def test_a_gan_of_no_classes_needs_none_to_reconstruct():
-  gan = Mirror()
-  sampling.reconstruct(gan, np.zeros([2, 1, 1, 1], np.uint8))
+  sampling.reconstruct(gan := Mirror(), images[:2])  # A GAN of no classes needs none.
   assert gan.calls[0][1].tolist() == [0, 0]
 
 
 # ---- What is refused ----------------------------------------------------------------------------
 
 
+NOWHERE = "write several seeds, several classes, or as many of both"
+
+
 @pytest.mark.parametrize(("gan", "call", "line"), [
-    (object(), sampling.check, "object has no 'latents', so it is no GAN that can be sampled"),
-    (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[9]),
-     "class 9: the GAN has the classes 0 to 8"),
+    *((latents, lambda latents, share=share: distributions.truncated(latents, share), line)
+      for latents, share, line in [
+          (normal_latents, -1.0, "truncation = -1.0: must be above 0"),
+          (uniform_latents, 1.5, "the codes are uniform in .-1, 1.*; write at most 1"),
+          (own_latents, 0.5, "these are of 'own_latents'; leave it out")]),
+    *((Painter(num_classes=4), lambda gan, to=to: sampling.interpolate(gan, 5, *to), NOWHERE)
+      for to in [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])]),
+    (Painter(), lambda gan: sampling.set_standing_statistics(gan, 3),
+     "standing statistics: Painter has no 'generator' with an"),
     (Painter(num_classes=9), lambda gan: drawn(gan, 1, classes=[0, -1]), "class -1: the GAN has"),
     (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
      "Painter cannot reconstruct images; a class that has an encoder takes `reconstruct = "),
-    (Mirror(num_classes=2), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
-     "the generator needs the classes of the images"),
     (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
      "the images are not finite")])
 def test_what_cannot_be_sampled_is_refused(gan, call, line):
@@ -273,8 +252,3 @@ def test_standing_statistics_are_those_of_the_averaged_weights_over_passes():
     np.testing.assert_allclose(found[:, 0, :, 0], 0.1 * expected, rtol=1e-4, atol=1e-5)
   assert np.concatenate(gan.generator.seen).tolist() == [i % 3 for i in range(96)]  # Seen once.
   assert not gan.generator.norm.moving_mean.numpy().any()
-
-
-def test_standing_statistics_need_a_generator_with_an_optimizer():
-  with pytest.raises(UsageError, match="standing statistics: Painter has no 'generator' with an"):
-    sampling.set_standing_statistics(Painter(), 3)

@@ -68,11 +68,3 @@ def test_without_steps_the_settings_of_the_direction_count_as_used():
   gin.parse_config("natural_gradient.rate = 0.5")
   LatentOptimization(steps=0)
   assert "natural_gradient.rate = 0.5" in gin.operative_config_str()
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"steps": -1}, r"LatentOptimization.steps = -1: must be at least 0"),
-    ({"share": 0.0}, r"LatentOptimization.share = 0.0: must be above 0, and at most 1")])
-def test_wrong_numbers_are_refused(arguments, message):
-  with pytest.raises(UsageError, match=message):
-    LatentOptimization(**arguments)

@@ -93,3 +93,35 @@ def upsampled(x: tf.Tensor) -> tf.Tensor:
 def pooled(x: tf.Tensor) -> tf.Tensor:
   """Means over blocks of 2x2 pixels."""
   return (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
+
+
+def standardized(x: tf.Tensor) -> tf.Tensor:
+  """Batch normalization without factors and offsets."""
+  mean, variance = tf.nn.moments(x, list(range(len(x.shape) - 1)))
+  return (x - mean) / tf.sqrt(variance + 1e-5)
+
+
+def batch_norm(x: tf.Tensor, layer: keras.layers.Layer) -> tf.Tensor:
+  return standardized(x) * layer.gamma + layer.beta
+
+
+def leaky(x: tf.Tensor) -> tf.Tensor:
+  """TensorFlow's operation keeps its slope in float32."""
+  return tf.where(x > 0, x, float(np.float32(0.2)) * x)
+
+
+def spectral_conv(x: tf.Tensor, layer: keras.layers.Layer) -> tf.Tensor:
+  """A convolution at full size, whose kernel has the exact largest singular value 1."""
+  x = tf.nn.conv2d(x, normalized(layer), 1, "SAME")
+  bias = getattr(layer.layer, "bias", None)
+  return x if bias is None else x + bias
+
+
+def residual_down(x: tf.Tensor, block: keras.layers.Layer, is_first: bool, halves: bool
+                  ) -> tf.Tensor:
+  """A block of a discriminator as in the papers: pooling after plain convolutions."""
+  first, second = [layer for layer in block.residual if hasattr(layer, "layer")]
+  h = spectral_conv(x if is_first else tf.nn.relu(x), first)
+  h = spectral_conv(tf.nn.relu(h), second)
+  shortcut = x if block.shortcut is None else spectral_conv(x, block.shortcut)
+  return pooled(h) + pooled(shortcut) if halves else h + shortcut

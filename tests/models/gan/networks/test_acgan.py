@@ -9,7 +9,6 @@ import tensorflow as tf
 from models.gan.networks.acgan import ACGANDiscriminator
 from models.gan.networks.dcgan import DCGANDiscriminator
 from models.gan.networks.r3gan import R3GANDiscriminator
-from replicator import UsageError
 
 # All others inherit the score of DCGAN's; R3GAN has another one.
 NETWORKS = {"dcgan": functools.partial(DCGANDiscriminator, width=4),
@@ -39,9 +38,3 @@ def test_every_variable_of_both_heads_is_trained():
 def test_logits_are_in_the_precision_of_the_policy(float64):
   discriminator = ACGANDiscriminator(8, 1, 5, NETWORKS["dcgan"])
   assert [x.dtype for x in discriminator(tf.cast(IMAGES, tf.float64))] == [tf.float64] * 2
-
-
-@pytest.mark.parametrize("num_classes", [0, 1])
-def test_nothing_to_classify_is_refused(num_classes):
-  with pytest.raises(UsageError, match=r"num_classes = \d: .*; write GAN.conditional = True"):
-    ACGANDiscriminator(8, 1, num_classes, NETWORKS["dcgan"])

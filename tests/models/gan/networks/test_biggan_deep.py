@@ -4,20 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.gan.networks import biggan_deep
 from models.gan.networks.attention import SelfAttention
-from models.gan.networks.biggan_deep import (
-  BigGANDeepDiscriminator,
-  BigGANDeepGenerator,
-  DeepDownBlock,
-  DeepUpBlock,
-)
-from tests.models.gan.networks.plain import normal, normalized, pooled
+from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import normal, normalized, pooled, upsampled
 
 LABELS = tf.constant([2, 0, 1])
-
-
-def conv(x, layer):
-  return tf.nn.conv2d(x, normalized(layer), 1, "SAME") + layer.layer.bias
 
 
 def built(block, shape):
@@ -31,36 +24,34 @@ def built(block, shape):
 def test_up_block_equals_the_plain_one(float64, double):
   # Figure 16 of the paper: 1x1, 3x3, 3x3, 1x1 with a quarter of the channels between them. The
   # shortcut drops channels.
-  block = built(DeepUpBlock(4, 5, double, leak=0.25), (None, 4, 4, 8))
+  block = built(biggan_deep.DeepUpBlock(4, 5, double, leak=0.25), (None, 4, 4, 8))
   x, condition = normal(3, 4, 4, 8), normal(3, 5)
   h = x
   for i, (norm, convolution) in enumerate(zip(block.norms, block.convs, strict=True)):
-    mean, variance = tf.nn.moments(h, [0, 1, 2])
-    h = (h - mean) / tf.sqrt(variance + 1e-5)
-    h = h * (1 + condition @ normalized(norm.gain))[:, None, None]
+    h = plain.standardized(h) * (1 + condition @ normalized(norm.gain))[:, None, None]
     h += (condition @ normalized(norm.offset))[:, None, None]
     h = tf.where(h > 0, h, 0.25 * h)
     if i == 1 and double:
-      h = tf.repeat(tf.repeat(h, 2, 1), 2, 2)
-    h = conv(h, convolution)
+      h = upsampled(h)
+    h = plain.spectral_conv(h, convolution)
     assert h.shape[-1] == (4 if i == 3 else 2)
   shortcut = x[..., :4]
-  shortcut = tf.repeat(tf.repeat(shortcut, 2, 1), 2, 2) if double else shortcut
+  shortcut = upsampled(shortcut) if double else shortcut
   np.testing.assert_allclose(block(x, condition, training=True), h + shortcut, rtol=1e-9)
 
 
 @pytest.mark.parametrize("halve, filters", [(True, 8), (False, 4)])
 def test_down_block_equals_the_plain_one(float64, halve, filters):
-  block = built(DeepDownBlock(filters, halve, leak=0.0), (None, 4, 4, 4))
+  block = built(biggan_deep.DeepDownBlock(filters, halve, leak=0.0), (None, 4, 4, 4))
   x = normal(3, 4, 4, 4)
   h = x
   for convolution in block.convs[:-1]:
-    h = conv(tf.nn.relu(h), convolution)
+    h = plain.spectral_conv(tf.nn.relu(h), convolution)
   h = tf.nn.relu(h)
-  h = conv(pooled(h) if halve else h, block.convs[-1])
+  h = plain.spectral_conv(pooled(h) if halve else h, block.convs[-1])
   shortcut = pooled(x) if halve else x
   if filters > 4:
-    shortcut = tf.concat([shortcut, conv(shortcut, block.added)], -1)
+    shortcut = tf.concat([shortcut, plain.spectral_conv(shortcut, block.added)], -1)
   else:
     assert block.added is None
   np.testing.assert_allclose(block(x), h + shortcut, rtol=1e-9)

@@ -1,26 +1,27 @@
 """All networks of GANs: shapes, precision, labels, gradients of any order, and mistakes."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models.gan.networks import biggan, biggan_deep, dcgan, sngan
+from models.gan.networks.acgan import ACGANDiscriminator
+from models.gan.networks.attention import with_attention
+from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
-from models.gan.networks.building import class_weights
+from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
+from models.gan.networks.quantizers import FSQ, Codebook
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
-from models.gan.networks.sngan import SNGANDiscriminator, SNGANGenerator
+from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
+from models.gan.networks.vqgan import VQGANAutoencoder
 from replicator import UsageError
-from tests.models.gan.networks.plain import (
-  check_gradients,
-  check_statistics,
-  made,
-  moved,
-  normal,
-  slopes,
-)
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import made, moved, normal
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {
@@ -88,17 +89,19 @@ def test_half_precision_changes_results_by_rounding(name):
     np.testing.assert_allclose(found, expected, atol=0.2 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("name", ["sngan", "biggan", "biggan_deep"])
-def test_sums_over_positions_are_not_taken_in_half_precision(name):
-  _, discriminator = pair(name, 8, policy="mixed_bfloat16")
-  features = discriminator.features(tf.cast(tf.tanh(normal(8, 8, 8, 3)), tf.float32))
+@pytest.mark.parametrize("make", [SNGANDiscriminator, BigGANDiscriminator, BigGANDeepDiscriminator,
+                                  BigBiGANEncoder], ids=lambda make: make.__name__)
+def test_sums_over_positions_are_not_taken_in_half_precision(make):
+  width = 1 / 16 if make is SNGANDiscriminator else 4
+  [network] = made(lambda: [make(16, 3, width=width)], "mixed_bfloat16")
+  features = network.features(tf.cast(tf.tanh(normal(8, 16, 16, 3)), tf.float32))
   # A sum of rounded numbers has more digits than they have.
   assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
 
 
 def test_gradients_reach_every_variable(networks):
   generator, discriminator = networks
-  check_gradients(networks, lambda: tf.reduce_mean(tf.square(
+  plain.check_gradients(networks, lambda: tf.reduce_mean(tf.square(
       discriminator(generator(normal(3, 6), LABELS, training=True), LABELS, training=True))))
 
 
@@ -119,14 +122,7 @@ def test_a_gradient_penalty_has_the_derivatives_of_finite_differences(name):
       total = tf.reduce_sum(squashed(scores))
     return tf.reduce_mean(tf.reduce_sum(tf.square(tape.gradient(total, images)), [1, 2, 3]))
 
-  np.testing.assert_allclose(*slopes([v.value for v in variables], penalty), rtol=1e-5)
-
-
-def test_weights_of_classes_are_one_hot_rows_or_given():
-  np.testing.assert_array_equal(class_weights(np.array([2, 0]), 3, "float64"),
-                                [[0, 0, 1], [1, 0, 0]])
-  given = class_weights(tf.constant([[0.25, 0.75]]), 2, "bfloat16")
-  assert given.dtype == tf.bfloat16 and given.numpy().tolist() == [[0.25, 0.75]]
+  np.testing.assert_allclose(*plain.slopes([v.value for v in variables], penalty), rtol=1e-5)
 
 
 def test_a_generator_mixes_classes(networks):
@@ -143,7 +139,7 @@ def test_a_generator_mixes_classes(networks):
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   generator, discriminator = networks
-  check_statistics(networks, lambda training: (
+  plain.check_statistics(networks, lambda training: (
       generator(normal(3, 6), LABELS, training=training),
       discriminator(tf.tanh(normal(3, 8, 8, 3)), LABELS, training=training)))
 
@@ -158,9 +154,58 @@ def test_calls_without_labels_and_of_other_images_are_refused(networks):
       call()
 
 
-@pytest.mark.parametrize("make", [make for networks in PAIRS.values() for make in networks[:2]],
-                         ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [
+    *(make for networks in PAIRS.values() for make in networks[:2]), Encoder, BigBiGANEncoder],
+    ids=lambda make: make.__name__)
 def test_an_unknown_resolution_is_refused(make):
-  message = rf"^{make.__name__}\.resolution = 28: .* one of 8, 16, 32, 64"
+  for resolution in (28, 4, 0, 1024):
+    message = rf"^{make.__name__}\.resolution = {resolution}: .* one of 8, 16, 32, 64"
+    with pytest.raises(UsageError, match=message):
+      make(resolution)
+
+
+ZEROS, CODES = np.zeros([2, 8, 8, 1]), np.zeros([2, 3])
+IMAGES_OF_BIGBIGAN = functools.partial(BigGANDiscriminator, width=2)
+
+
+@pytest.mark.parametrize("make, message", [
+    *((lambda make=make: make(64, width=0.001), r"width = 0\.001")
+      for make in (SNGANGenerator, SNGANDiscriminator, Encoder)),
+    *((lambda make=make: make(8, width=0), f"^{make.__name__}.width = 0: ")
+      for make in (DCGANGenerator, DCGANDiscriminator)),
+    (lambda: SNGANDiscriminator(8, 1, width=1 / 16, code_dim=4)(ZEROS),
+     "code_dim is 4, but it was given no codes"),
+    (lambda: SNGANDiscriminator(8, 1, width=1 / 16)(ZEROS, codes=CODES),
+     "code_dim is 0, but it was given codes"),
+    (lambda: Encoder(16, 1, width=1 / 16)(ZEROS), "images of 16 x 16 x 1 but was given 8 x 8 x 1"),
+    *((lambda classes=classes: ACGANDiscriminator(8, 1, classes, DCGANDiscriminator),
+       f"num_classes = {classes}: .*; write GAN.conditional = True") for classes in (0, 1)),
+    (lambda: with_attention("D", 32, [], [16, 8, 4]), r"D\.attention = 32: .* have 4, 8, 16 pix"),
+    (lambda: BigGANGenerator(32, latent_dim=30), "latent_dim = 30: .*4 equal chunks"),
+    (lambda: BigGANGenerator(32, latent_dim=80, attention=64), "attention = 64: .*8, 16, 32 pixel"),
+    (lambda: BigGANDiscriminator(8, attention=8), "attention = 8: .*have 4 pixels"),
+    (lambda: BigBiGANEncoder(8, layers=0), "BigBiGANEncoder.layers = 0: must be at least 1"),
+    (lambda: BigBiGANDiscriminator(8, units=0), "BigBiGANDiscriminator.units = 0: must be"),
+    (lambda: BigBiGANEncoder(16, 1, 2, 1, 2, 1)(ZEROS), "16 x 16 x 1 but was given"),
+    (lambda: BigBiGANDiscriminator(8, 1, 4, IMAGES_OF_BIGBIGAN, 2, 1)(ZEROS, CODES),
+     r"built for codes of length 4 but was given \[2, 3\]"),
+    (lambda: CycleGANGenerator(10), "CycleGANGenerator.halvings = 2: 10 pixels .*; write fewer"),
+    (lambda: CycleGANGenerator(8, blocks=0), "CycleGANGenerator.blocks = 0: must be at least 1"),
+    (lambda: PatchDiscriminator(8, width=2), "PatchDiscriminator.layers = 3: 8 pixels .* fewer"),
+    (lambda: VQGANAutoencoder(6, 1, 4, 2, halvings=2), "Autoencoder.halvings = 2: 6 pixels .* f"),
+    (lambda: VQGANAutoencoder(6, 1, 4, 2, halvings=1, blocks=0), "Autoencoder.blocks = 0: must be"),
+    (lambda: FSQ((4, 1)), r"FSQ.levels = \(4, 1\): .* at least 2, such as \(8, 6, 5\)"),
+    (lambda: Codebook(decay=1.0), "Codebook.decay = 1.0: write a number from 0 to below 1"),
+    (lambda: Codebook(dim=0), "Codebook.dim = 0: must be at least 1"),
+    *(row for make in (R3GANGenerator, R3GANDiscriminator) for row in [
+        (lambda make=make: make(32, widths=(64, 64)),
+         rf"^{make.__name__}\.widths = \(64, 64\) are for 8 pixels, .*: write 4 numbers"),
+        *((lambda make=make, groups=groups: make(8, widths=(4, 4), groups=groups),
+           rf"^{make.__name__}\.groups = .* do not fit widths = \(4, 4\)")
+          for groups in ((2,), (2, 3))),
+        (lambda make=make: make(8, widths=(4, 4), groups=(1, 1), blocks=0),
+         rf"^{make.__name__}\.blocks = 0")]),
+])
+def test_what_does_not_fit_is_refused(make, message):
   with pytest.raises(UsageError, match=message):
-    make(28)
+    make()

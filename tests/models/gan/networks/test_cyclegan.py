@@ -1,12 +1,10 @@
-"""The networks of CycleGAN: the functions that they compute, and what they refuse."""
+"""The networks of CycleGAN: the functions that they compute."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
-from tests.models.gan.networks.plain import moved, normal
-from tests.programs.refusals import refusal
+from tests.models.gan.networks.plain import leaky, moved, normal
 
 
 def normalized(x):
@@ -44,7 +42,6 @@ def test_generator_equals_the_plain_one(float64):
 
 def test_discriminator_equals_the_plain_one(float64):
   [discriminator] = moved([PatchDiscriminator(8, 2, width=2, layers=2)], 0.2)
-  leaky = lambda x: tf.where(x > 0, x, float(np.float32(0.2)) * x)  # The operation's slope.
   first, second, third, last = kernels(discriminator.trunk)
   images = normal(3, 8, 8, 2)
   x = leaky(tf.nn.conv2d(images, first, 2, "SAME") + discriminator.trunk[0].bias.value)
@@ -53,15 +50,3 @@ def test_discriminator_equals_the_plain_one(float64):
   x = tf.nn.conv2d(x, last, 1, "SAME") + discriminator.trunk[-1].bias.value
   assert x.shape == (3, 2, 2, 1)
   np.testing.assert_allclose(discriminator(images), x[..., 0], rtol=1e-9)
-
-
-@pytest.mark.parametrize("make, line", [
-    (lambda: CycleGANGenerator(10),
-     "CycleGANGenerator.halvings = 2: 10 pixels cannot be halved so often down to a map of 2x2 or "
-     "more; write fewer"),
-    (lambda: CycleGANGenerator(8, blocks=0), "CycleGANGenerator.blocks = 0: must be at least 1"),
-    (lambda: PatchDiscriminator(8, width=2),
-     "PatchDiscriminator.layers = 3: 8 pixels cannot be halved so often down to a map of 2x2 or "
-     "more; write fewer")])
-def test_what_does_not_fit_is_refused(make, line):
-  assert refusal(make) == line

@@ -1,4 +1,4 @@
-"""The DCGAN networks: the functions that they compute, and what they refuse."""
+"""The DCGAN networks: the functions that they compute."""
 
 import keras
 import numpy as np
@@ -6,15 +6,9 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
-from replicator.errors import UsageError
-from tests.models.gan.networks.plain import moved, normal
+from tests.models.gan.networks.plain import batch_norm, leaky, moved, normal
 
 LABELS = tf.constant([2, 0, 1])
-
-
-def batch_norm(x, layer):
-  mean, variance = tf.nn.moments(x, list(range(len(x.shape) - 1)))
-  return (x - mean) / tf.sqrt(variance + 1e-5) * layer.gamma + layer.beta
 
 
 def test_generator_equals_the_plain_one(float64):
@@ -36,7 +30,6 @@ def test_discriminator_equals_the_plain_one(has_norm, float64):
       [DCGANDiscriminator(16, 2, num_classes=3, width=4, batch_norm=has_norm)], 0.2)
   images = normal(3, 16, 16, 2)
   first, second = [layer for layer in discriminator.trunk if hasattr(layer, "kernel")]
-  leaky = lambda x: tf.where(x > 0, x, float(np.float32(0.2)) * x)  # The operation's slope.
   x = leaky(tf.nn.conv2d(images, first.kernel.value, 2, "SAME"))
   x = tf.nn.conv2d(x, second.kernel.value, 2, "SAME")
   [norm] = [layer for layer in discriminator.trunk if hasattr(layer, "gamma")] or [None]
@@ -56,9 +49,3 @@ def test_initial_weights():
   assert len({kernel.tobytes() for kernel in kernels}) == 6
   for kernel in kernels:
     assert np.std(kernel) == pytest.approx(0.02, rel=0.1)
-
-
-@pytest.mark.parametrize("network", [DCGANGenerator, DCGANDiscriminator])
-def test_a_width_without_channels_is_refused(network):
-  with pytest.raises(UsageError, match=f"^{network.__name__}.width = 0: "):
-    network(8, width=0)

@@ -1,11 +1,14 @@
-"""Conditional batch normalization against NumPy, on one replica and on two."""
+"""Batch normalization by class against NumPy, on one replica and on two; layer normalization.
+
+The tests of BigGAN and VQGAN compare what their normalizations compute with NumPy.
+"""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.gan.networks.normalization import ClassBatchNorm, ConditionalBatchNorm, LayerNorm
+from models.gan.networks.normalization import ClassBatchNorm, LayerNorm
 from replicator import Replicator, all_mean
 from tests.models.gan.networks.plain import slopes
 
@@ -41,38 +44,6 @@ def test_each_example_is_scaled_by_its_class(strategy, replicas):
   for _, (dgamma, dbeta) in results:
     np.testing.assert_allclose(dgamma, of_class @ (WEIGHTS * normalized).sum((1, 2)), rtol=1e-10)
     np.testing.assert_allclose(dbeta, of_class @ WEIGHTS.sum((1, 2)), rtol=1e-10)
-
-
-@pytest.mark.parametrize("strategy, replicas", [("one_device", 1), ("mirrored", 2)])
-def test_each_example_is_scaled_by_its_condition(strategy, replicas):
-  conditions = RNG.normal(size=[8, 5])
-  replicator = Replicator(strategy, logical_cpus=replicas)
-  with replicator.scope():
-    keras.config.set_dtype_policy("float64")
-    layer = ConditionalBatchNorm(5)
-    layer.build(IMAGES.shape)
-    keras.config.set_dtype_policy("float32")
-  results = replicator.run(lambda batch: layer(*batch, training=True), (IMAGES, conditions))
-
-  def matrix(linear):  # The call made one power iteration; orthogonal at first, it needs none.
-    return linear.kernel.numpy() / np.linalg.norm(linear.kernel.numpy(), 2)
-
-  normalized = (IMAGES - IMAGES.mean((0, 1, 2))) / np.sqrt(IMAGES.var((0, 1, 2)) + 1e-5)
-  scale = 1 + conditions @ matrix(layer.gain)
-  offset = conditions @ matrix(layer.offset)
-  np.testing.assert_allclose(np.concatenate(results), scale[:, None, None] * normalized
-                             + offset[:, None, None], rtol=1e-10, atol=1e-12)
-
-
-def test_layer_norm_normalizes_each_example():
-  layer = LayerNorm(dtype="float64")
-  layer.build(IMAGES.shape)
-  layer.gamma.assign(GAMMA[0])
-  layer.beta.assign(BETA[0])
-  mean = IMAGES.mean((1, 2, 3), keepdims=True)
-  variance = IMAGES.var((1, 2, 3), keepdims=True)
-  np.testing.assert_allclose(
-      layer(IMAGES), (IMAGES - mean) / np.sqrt(variance + 1e-5) * GAMMA[0] + BETA[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("layer", "is_exact"), [

@@ -1,14 +1,12 @@
 """Quantizers: their codes, gradients and averages are those of the formulas in NumPy."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from models.gan.networks.quantizers import FSQ, Codebook, perplexity
+from models.gan.networks.quantizers import FSQ, Codebook
 from replicator.step import context
 from tests.models.gan.networks.plain import normal
 from tests.programs.closeness import close
-from tests.programs.refusals import refusal
 
 
 def straight_through(quantizer, vectors, training=False):
@@ -67,16 +65,3 @@ def test_a_codebook_follows_the_vectors_and_restarts_dead_codes(float64):
   for example, vector in zip(rows.reshape(4, 4, 3), book.pool.examples.numpy()[[3, 4, 0, 1]],
                              strict=True):
     assert (example == vector).all(1).any()
-
-
-def test_perplexity_counts_codes():
-  close(perplexity(tf.constant([0.5, 0, 0.25, 0.25])), 2 ** 1.5, 1e-6)
-
-
-@pytest.mark.parametrize("make, line", [
-    (lambda: FSQ((4, 1)), "FSQ.levels = (4, 1): write the number of levels of each channel, at "
-     "least 2, such as (8, 6, 5)"),
-    (lambda: Codebook(decay=1.0), "Codebook.decay = 1.0: write a number from 0 to below 1"),
-    (lambda: Codebook(dim=0), "Codebook.dim = 0: must be at least 1")])
-def test_what_makes_no_quantizer_is_refused(make, line):
-  assert refusal(make) == line

@@ -1,4 +1,4 @@
-"""The SN-GAN networks: the functions that they compute, and calls that they refuse."""
+"""The SN-GAN networks: the functions that they compute."""
 
 import keras
 import numpy as np
@@ -6,15 +6,8 @@ import pytest
 import tensorflow as tf
 
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
-from replicator.errors import UsageError
-from tests.models.gan.networks.plain import (
-  check_gradients,
-  moved,
-  normal,
-  normalized,
-  pooled,
-  upsampled,
-)
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import batch_norm, moved, normal, normalized, upsampled
 
 
 @pytest.mark.parametrize("resolution", [8, 64, pytest.param(128, marks=pytest.mark.slow)])
@@ -32,19 +25,14 @@ def test_gradients_reach_every_variable_of_pairs_and_of_the_encoder(resolution):
     assert codes.shape == (3, 5) and scores.shape == (3,)
     return tf.reduce_mean(tf.square(scores))
 
-  check_gradients((generator, discriminator, encoder), loss)
+  plain.check_gradients((generator, discriminator, encoder), loss)
 
 
 # The unfolded networks as in the papers: resampling at full size around plain 3x3 convolutions,
 # shortcuts at full size, exact singular values.
 
-def conv(x, layer, kernel=None):
-  return tf.nn.conv2d(x, layer.kernel.value if kernel is None else kernel, 1, "SAME") + layer.bias
-
-
-def batch_norm(x, layer):
-  mean, variance = tf.nn.moments(x, [0, 1, 2])
-  return (x - mean) / tf.sqrt(variance + 1e-5) * layer.gamma + layer.beta
+def conv(x, layer):
+  return tf.nn.conv2d(x, layer.kernel.value, 1, "SAME") + layer.bias
 
 
 def plain_generator(generator, z):
@@ -57,15 +45,9 @@ def plain_generator(generator, z):
 
 
 def plain_discriminator(discriminator, images, labels, codes):
-  spectral_conv = lambda x, layer: conv(x, layer.layer, normalized(layer))
   x = images
   for i, block in enumerate(discriminator.blocks):
-    h = x if i == 0 else tf.nn.relu(x)
-    first, second = [layer for layer in block.residual if hasattr(layer, "layer")]
-    h = spectral_conv(tf.nn.relu(spectral_conv(h, first)), second)
-    shortcut = x if block.shortcut is None else spectral_conv(x, block.shortcut)
-    halves = i < 2
-    x = (pooled(h) if halves else h) + (pooled(shortcut) if halves else shortcut)
+    x = plain.residual_down(x, block, is_first=i == 0, halves=i < 2)
   h = tf.reduce_sum(tf.nn.relu(x), [1, 2])
   score = tf.linalg.matvec(h, normalized(discriminator.linear)[:, 0])
   score += tf.reduce_sum(tf.gather(normalized(discriminator.embedding), labels) * h, 1)
@@ -105,21 +87,3 @@ def test_initial_weights_are_glorot_uniform_and_all_different():
       assert 0.9 * limit < np.abs(kernel).max() <= limit * (1 + 1e-6), variable.path
       assert not any(np.array_equal(kernel, other) for other in seen), variable.path
       seen.append(kernel)
-
-
-@pytest.mark.parametrize("network", [SNGANGenerator, SNGANDiscriminator, Encoder])
-def test_a_width_that_leaves_no_channel_is_refused(network):
-  with pytest.raises(UsageError, match=r"width = 0\.001"):
-    network(64, width=0.001)
-
-
-def test_calls_with_wrong_inputs_are_refused():
-  images, z = normal(2, 8, 8, 3), normal(2, 4)
-  with pytest.raises(UsageError, match=r"code_dim is 4, but it was given no codes"):
-    SNGANDiscriminator(8, width=1 / 16, code_dim=4)(images)
-  with pytest.raises(UsageError, match=r"code_dim is 0, but it was given codes"):
-    SNGANDiscriminator(8, width=1 / 16)(images, codes=z)
-  with pytest.raises(UsageError, match="images of 16 x 16 x 3 but was given 8 x 8 x 3"):
-    Encoder(16, width=1 / 16)(images)
-  with pytest.raises(UsageError, match=r"Encoder.resolution = 28: .*8, 16, 32, 64, 128"):
-    Encoder(28)

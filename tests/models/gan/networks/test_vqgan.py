@@ -1,12 +1,10 @@
-"""The autoencoder of VQGAN: the functions that it computes, and what it refuses."""
+"""The autoencoder of VQGAN: the functions that it computes."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from models.gan.networks.vqgan import VQGANAutoencoder
 from tests.models.gan.networks.plain import moved, normal, pooled, upsampled
-from tests.programs.refusals import refusal
 
 
 def conv(layer, x):
@@ -37,11 +35,3 @@ def test_autoencoder_equals_the_plain_one(float64):
   assert last is network.last
   x = residual(block_again, conv(up, upsampled(residual(block, conv(first, codes)))))
   np.testing.assert_allclose(network.decode(codes), conv(last, activated(norm, x)), rtol=1e-9)
-
-
-@pytest.mark.parametrize("options, line", [
-    ({"halvings": 2}, "VQGANAutoencoder.halvings = 2: 6 pixels cannot be halved so often; write "
-     "fewer"),
-    ({"halvings": 1, "blocks": 0}, "VQGANAutoencoder.blocks = 0: must be at least 1")])
-def test_what_does_not_fit_is_refused(options, line):
-  assert refusal(VQGANAutoencoder, 6, 1, 4, 2, **options) == line

@@ -3,40 +3,17 @@
 import keras
 import tensorflow as tf
 
-import replicator
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D
 from replicator import SpectralNorm
 
 
-class Attention(keras.layers.Layer):
-  """Each position of `[n, h, w, c]` looks at all others of its image."""
-
-  def __init__(self):
-    super().__init__()
-    self.query, self.key, self.value = (keras.layers.Dense(4) for _ in range(3))
-
-  def build(self, input_shape):
-    for layer in (self.query, self.key, self.value):
-      layer.build(input_shape)
-
-  def call(self, x):
-    flat = [tf.reshape(layer(x), [-1, x.shape[1] * x.shape[2], 4])
-            for layer in (self.query, self.key, self.value)]
-    weights = tf.nn.softmax(tf.matmul(flat[0], flat[1], transpose_b=True))
-    return x + tf.reshape(tf.matmul(weights, flat[2]), tf.shape(x))
-
-  def compute_output_shape(self, input_shape):
-    return input_shape
-
-
-def make_discriminator(attention: bool = True) -> keras.Model:
+def make_discriminator() -> keras.Model:
   """Scores `[n]` of images `[n, 6, 6, 2]`: smooth, so that finite differences apply."""
   keras.utils.set_random_seed(1)
   return Judge([SpectralNorm(ConvDownsample2D(4)), LayerNorm(), keras.layers.Activation("softplus"),
-                *([Attention()] if attention else []), keras.layers.Flatten(),
-                SpectralNorm(keras.layers.Dense(3)), keras.layers.Activation("softplus"),
-                keras.layers.Dense(1)])
+                keras.layers.Flatten(), SpectralNorm(keras.layers.Dense(3)),
+                keras.layers.Activation("softplus"), keras.layers.Dense(1)])
 
 
 class Judge(keras.Model):
@@ -49,18 +26,3 @@ class Judge(keras.Model):
 
   def call(self, images, labels=None, training=False):
     return tf.cast(self.chain(images, training=training)[:, 0], self.variable_dtype)
-
-
-class Painter(keras.Model):
-  """Images `[n, 6, 6, 2]` of codes `[n, 3]`, through global batch normalization."""
-
-  def __init__(self):
-    super().__init__(autocast=False)
-    keras.utils.set_random_seed(2)
-    self.chain = keras.Sequential([
-        keras.Input([3]), keras.layers.Dense(72), keras.layers.Reshape([6, 6, 2]),
-        replicator.GlobalBatchNorm(), keras.layers.Activation("tanh")])
-    self.built = True
-
-  def call(self, z, labels=None, training=False):
-    return tf.cast(self.chain(z, training=training), self.variable_dtype)

@@ -1,14 +1,12 @@
 """Consistency of scores under an augmentation whose effect is known."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models.gan.penalties.consistency import consistency
 from models.gan.penalties.scores import Scores
-from replicator import GlobalBatchNorm, UsageError
-from tests.models.gan.penalties.conftest import Judge, make_discriminator
+from tests.models.gan.penalties.conftest import make_discriminator
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 1])
 
@@ -44,12 +42,3 @@ def test_an_augmentation_that_changes_nothing_has_no_penalty(float64):
     scores = Scores(discriminator, images, tf.repeat(tf.constant(FAKE), 2, -1))
     found = consistency(of_fakes=1.0, augment=lambda: tf.identity)(scores)
     np.testing.assert_allclose(found, 0, atol=1e-25)
-
-
-@pytest.mark.parametrize("layer", [GlobalBatchNorm, keras.layers.BatchNormalization])
-def test_batch_normalization_is_refused(layer):
-  images = tf.constant(REAL, tf.float32)
-  scores = Scores(Judge([layer(), keras.layers.Flatten(), keras.layers.Dense(1)], channels=1),
-                  images, images)
-  with pytest.raises(UsageError, match=f"judge.*{layer.__name__}.* on its gradient or its change"):
-    consistency()(scores)

@@ -65,8 +65,8 @@ def test_wgan_gp_needs_pairs():
 
 @pytest.mark.parametrize("penalty", [r1, wgan_gp])
 def test_second_derivatives_are_those_of_finite_differences(penalty, float64):
-  # Through a folded convolution, layer normalization, attention and spectral normalization, whose
-  # singular vectors count as constants. That makes no difference where they have converged.
+  # Through a folded convolution, layer normalization and spectral normalization, whose singular
+  # vectors count as constants. That makes no difference where they have converged.
   discriminator = make_discriminator()
   for layer in discriminator.chain.layers:
     if isinstance(layer, SpectralNorm):

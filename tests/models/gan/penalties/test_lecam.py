@@ -7,7 +7,7 @@ import tensorflow as tf
 import replicator
 from models.gan.penalties.lecam import lecam
 from models.gan.penalties.scores import Scores
-from replicator import Replicator, UsageError, replicated
+from replicator import Replicator, replicated
 from replicator.step.variables import variables_of
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 3, 8])
@@ -67,9 +67,3 @@ def test_the_averages_are_constants_and_ignore_what_is_not_finite(float64):
                              [0.01 * REAL[0].mean(), 0.01 * (REAL[0].mean() + 1)])
   penalty(Scores(first_pixel, real * np.inf, real))
   assert np.isfinite(replicated.read(averages)).all()
-
-
-@pytest.mark.parametrize("decay", [1.0, -0.1])
-def test_the_decay_is_checked(decay):
-  with pytest.raises(UsageError, match=rf"lecam.decay = {decay}: must be at least 0 and below 1"):
-    lecam(decay=decay)

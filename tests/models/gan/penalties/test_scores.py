@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from models.gan.penalties.consistency import consistency
 from models.gan.penalties.gradients import r1, wgan_gp
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, UsageError
@@ -40,15 +41,6 @@ def test_batch_normalization_never_mixes_images_with_samples(float64, layer):
                              rtol=1e-12)
 
 
-def test_labels_go_with_their_images():
-  def discriminator(images, labels, training):
-    return tf.reduce_mean(images, [1, 2, 3]) + tf.cast(labels, tf.float32)
-  scores = Scores(discriminator, tf.zeros([2, 6, 6, 2]), tf.zeros([1, 6, 6, 2]),
-                  tf.constant([1, 2]), tf.constant([3]))
-  np.testing.assert_array_equal(scores.real, [1, 2])
-  np.testing.assert_array_equal(scores.fake, [3])
-
-
 def test_gradients_are_taken_before_the_augmentation(float64):
   weights = np.random.default_rng(1).normal(size=[6, 6, 2])
   scores = Scores(lambda images, labels, training: tf.einsum("nhwc,hwc->n", images, weights),
@@ -58,30 +50,18 @@ def test_gradients_are_taken_before_the_augmentation(float64):
     np.testing.assert_allclose(gradients, [3 * weights[::-1]] * 4, rtol=1e-12)
 
 
-@pytest.mark.parametrize("layer", [replicator.GlobalBatchNorm, keras.layers.BatchNormalization])
-@pytest.mark.parametrize("penalty", [r1, wgan_gp])
-def test_batch_normalization_is_refused_where_gradients_are_penalized(layer, penalty):
+@pytest.mark.parametrize("penalty, make, message", [
+    *((penalty, make, f"judge.*{make.__name__}.* depend on the others in the")
+      for make in (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
+      for penalty in (r1, wgan_gp, consistency)),
+    (r1, keras.layers.LayerNormalization, "LayerNormalization. has wrong second derivatives"),
+    (r1, lambda: keras.layers.GroupNormalization(2), "GroupNormalization. has wrong second"),
+    *((r1, lambda make=make: make(0.5), r"judge.*\(Dropout\) draws for the rows of its batch")
+      for make in (replicator.Dropout, keras.layers.Dropout))])
+def test_layers_that_make_a_penalty_wrong_are_refused(penalty, make, message):
   images = tf.constant(REAL, tf.float32)
-  scores = Scores(judge(layer()), images, images)
-  with pytest.raises(UsageError, match=f"judge.*{layer.__name__}.* depend on the others in the"):
-    penalty()(scores)
-
-
-@pytest.mark.parametrize("layer", [keras.layers.LayerNormalization,
-                                   keras.layers.GroupNormalization])
-def test_layers_with_wrong_second_derivatives_are_refused(layer):
-  images = tf.constant(REAL, tf.float32)
-  scores = Scores(judge(layer(2) if layer is keras.layers.GroupNormalization else layer()),
-                  images, images)
-  with pytest.raises(UsageError, match=f"{layer.__name__}. has wrong second derivatives in Tens"):
-    r1()(scores)
-
-
-@pytest.mark.parametrize("layer", [replicator.Dropout, keras.layers.Dropout])
-def test_dropout_is_refused(layer):
-  images = tf.constant(REAL, tf.float32)
-  with pytest.raises(UsageError, match=r"judge.*\(Dropout\) draws for the rows of its batch"):
-    Scores(judge(layer(0.5)), images, images)
+  with pytest.raises(UsageError, match=message):
+    penalty()(Scores(judge(make()), images, images))
 
 
 @pytest.mark.parametrize("penalty", [r1, wgan_gp])

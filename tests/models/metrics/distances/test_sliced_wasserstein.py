@@ -7,7 +7,6 @@ import scipy.stats
 
 from models.metrics.distances import sliced_wasserstein
 from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
-from replicator.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
 IMAGES = scipy.ndimage.gaussian_filter(RANDOM.normal(size=[2, 80, 32, 32, 3]), (0, 0, 1, 1, 0))
@@ -48,15 +47,3 @@ def test_blurred_images_are_far_at_the_fine_scale():
   assert set(close.by_height) == {32, 16}
   assert close.mean == pytest.approx(np.mean(list(close.by_height.values())))
   assert far.by_height[32] > 2 * close.by_height[32]
-
-
-@pytest.mark.parametrize("shape, words", [
-    ([4, 8, 8, 3], "8 x 8 pixels"), ([4, 66, 66, 1], "66 x 66"), ([4, 32], r"\[4, 32\]")])
-def test_images_that_have_no_scales_are_refused(shape, words):
-  with pytest.raises(UsageError, match=words):
-    sliced_wasserstein_distance(np.zeros(shape, np.uint8), np.zeros(shape, np.uint8))
-
-
-def test_sets_of_different_size_are_refused():
-  with pytest.raises(UsageError, match=r"\[80, 32, 32, 3\] and generated ones \[79"):
-    sliced_wasserstein_distance(REAL, OTHERS[:79])

@@ -42,14 +42,6 @@ def package(network, tmp_path, monkeypatch):
   monkeypatch.setattr(efficientnet, "build", lambda: network)
 
 
-def test_the_parameters_are_those_of_the_reference(network):
-  found = shapes(network, efficientnet.norm_of)
-  trained = [shape for name, shape in found.items() if ".running_" not in name]
-  assert sum(np.prod(shape) for shape in trained) == 4_652_008
-  assert found["_blocks.15._depthwise_conv.weight"] == (1152, 1, 3, 3)
-  assert "_blocks.0._expand_conv.weight" not in found
-
-
 def test_features_are_those_of_the_pytorch_network(package):
   extractor = EfficientNetLite0()
   features, logits = extractor(seed_images())

@@ -1,29 +1,15 @@
-"""The common parts of extractors: which images they take, their batches, and the bicubic filter."""
+"""The common parts of extractors: their batches, and the bicubic filter."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from models.metrics.extractors.extractor import bicubic, check, in_batches
-from replicator.errors import UsageError
+from models.metrics.extractors.extractor import bicubic, in_batches
 
 
 def noise(*shape: int) -> np.ndarray:
   return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-
-
-@pytest.mark.parametrize("images, message", [
-    (np.zeros([2, 8, 8, 3]), "type float64: write uint8 from 0 to 255"),
-    (np.zeros([2, 8, 8, 3], np.int32), "type int32"),
-    (noise(2, 8, 8, 1), r"\[2, 8, 8, 1\]: write an array .* of gray ones, np.repeat"),
-    (noise(2, 3, 8, 8), r"\[2, 3, 8, 8\]: write an array"),
-    (noise(8, 8, 3), r"\[8, 8, 3\]: write an array"),
-    (noise(0, 8, 8, 3), r"\[0, 8, 8, 3\]: .*at least one"),
-])
-def test_what_is_not_rgb_is_refused(images, message):
-  with pytest.raises(UsageError, match=message):
-    check(images)
 
 
 def test_batches_are_joined_in_order():
@@ -40,14 +26,6 @@ def test_batches_are_joined_in_order():
   assert features.dtype == logits.dtype == np.float32
   np.testing.assert_array_equal(features, images.reshape(130, 12))
   np.testing.assert_array_equal(logits, 2 * features)
-
-
-def test_logits_may_be_missing():
-  def forward(batch: tf.Tensor) -> tuple[tf.Tensor, None]:
-    return tf.cast(batch[:, 0, 0], tf.float32), None
-
-  extracted = in_batches(forward, noise(3, 2, 2, 3))
-  assert extracted.features.shape == (3, 3) and extracted.logits is None
 
 
 @pytest.mark.parametrize("size", [(20, 20), (100, 60), (300, 500)])

@@ -44,17 +44,6 @@ def built_once(network, monkeypatch):
   monkeypatch.setattr(inception, "build", lambda: network)
 
 
-def test_the_parameters_are_those_of_the_reference(network):
-  found = shapes(network, inception.norm_of)
-  convolutions = [name for name in found if name.endswith(".conv.weight")]
-  trained = {name: shape for name, shape in found.items() if ".bn.running_" not in name}
-  assert len(convolutions) == 94
-  assert sum(np.prod(shape) for shape in trained.values()) == 23_850_960
-  assert network.count_params() == 23_850_960 - sum(found[name][0] for name in convolutions)
-  assert found["Mixed_6b.branch7x7_2.conv.weight"] == (128, 128, 1, 7)
-  assert found["fc.weight"] == (1008, 2048)
-
-
 @pytest.mark.slow
 def test_features_are_those_of_torch_fidelity(weights, built_once):
   extractor = Inception2015(weights)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from models.rl.acting.action_noise import ActionNoise, Exploration, OrnsteinUhlenbeck, PinkNoise
-from replicator import UsageError
 
 STEPS = 128
 
@@ -56,12 +55,3 @@ def test_environments_share_a_scale_or_have_their_own():
   for settings, scales in (({"scale": 0.5}, 0.5), ({"scale": (1, 2, 3)}, [1, 2, 3]),
                            ({"scale": 0.4, "alpha": 7.0}, [0.4, 0.4 ** 4.5, 0.4 ** 8])):
     np.testing.assert_allclose(made(None, 3, **settings).noise(0)[:, 0], plain * scales, rtol=1e-6)
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: OrnsteinUhlenbeck(0.0), "OrnsteinUhlenbeck.theta = 0.0: must be above 0"),
-    (lambda: Exploration(scale=-1.0), "scale=-1.0.*no number may be below 0"),
-    (lambda: made(None, 3, scale=(1.0, 2.0)), r"Exploration.scale = \(1.0, 2.0\): .*number = 3")])
-def test_settings_that_cannot_work_are_refused(make, message):
-  with pytest.raises(UsageError, match=message):
-    make()

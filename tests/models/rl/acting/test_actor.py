@@ -118,27 +118,17 @@ def test_only_finished_episodes_are_counted(scripted):
 
 def test_acting_begins_with_random_actions_and_stops_when_it_is_enough(scripted):
   scripted()
-  asked: list = []
-  actor, recorder = actor_in("Scripted-v0", 2, random_steps=7)
-  actor.collect(lambda *given: asked.append(given) or policy(*given), 12)
-  assert len(asked) == 2 and int(actor.environment_steps) == 12
-  random = recorder.all().action[:8]
-  assert len({random.tobytes()[i:i + 4] for i in range(0, 32, 4)}) == 8
-  assert np.abs(random).max() <= 1
-  actor.collect(policy, 12)
-  assert len(recorder.rows) == 1
-
-
-def test_noise_is_normal_and_uniform_actions_fill_their_range(scripted):
-  scripted()
   noises: list = []
-  actor, recorder = actor_in("Scripted-v0", 4, random_steps=2000)
-  actor.collect(lambda observations, noise: noises.append(noise) or noise * 0, 4000)
-  noise, rows = np.array(noises), recorder.all()
-  assert noise.dtype == np.float32 and len(np.unique(noise)) == noise.size
-  assert abs(noise.mean()) < 0.1 and abs(noise.std() - 1) < 0.1
-  uniform = rows.action[rows.flag != END][:2000]
+  actor, recorder = actor_in("Scripted-v0", 2, random_steps=2001)
+  actor.collect(lambda seen, noise: noises.append(noise) or policy(seen, noise), 2006)
+  assert len(noises) == 2 and int(actor.environment_steps) == 2006
+  assert noises[0].dtype == np.float32 and len(np.unique(noises)) == 4
+  rows = recorder.all()
+  uniform = rows.action[rows.flag != END][:2002]
+  assert np.abs(uniform).max() <= 1 and len(np.unique(uniform)) > 1990
   assert abs(uniform.mean()) < 0.1 and abs(uniform.std() - 3 ** -0.5) < 0.05
+  actor.collect(policy, 2006)
+  assert len(recorder.rows) == 1
 
 
 def test_one_call_collects_the_same_as_several(scripted):

@@ -8,7 +8,6 @@ import pytest
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
-from replicator import UsageError
 from replicator.errors import RunFailed
 
 
@@ -85,11 +84,6 @@ def test_actions_that_are_not_finite_end_the_run(scripted):
   scripted()
   with pytest.raises(RunFailed, match="not finite"):
     evaluate("Scripted-v0", Agent(lambda observations, noise: noise * np.nan))
-
-
-def test_no_episodes_are_refused():
-  with pytest.raises(UsageError, match=r"EpisodeEvaluator.episodes = 0"):
-    EpisodeEvaluator(lambda: Environments("Pendulum-v1"), 0)
 
 
 def test_an_environment_that_cannot_be_pickled_is_drawn_as_curves(scripted):

@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns, project
-from replicator import UsageError
+from models.rl.networks.critic_heads import CategoricalReturns, project
 
 RNG = np.random.default_rng(0)
-REWARDS, DISCOUNTS = RNG.normal(0.0, 2.0, 8), RNG.choice([0.0, 0.5], 8)
 
 
 def brute_force(returns, probabilities, z):
@@ -77,20 +75,3 @@ def test_mean_and_losses_are_those_of_the_softmax():
   np.testing.assert_allclose(returns.mean(tf.constant(logits)), weights @ Z)
   np.testing.assert_allclose(returns.losses(tf.constant(target), tf.constant(logits)),
                              -(target * np.log(weights)).sum(1))
-
-
-def test_expected_returns_and_their_squared_errors():
-  returns = ExpectedReturns()
-  following, outputs = RNG.normal(size=[8, 1]), RNG.normal(size=[8, 1])
-  target = returns.target(tf.constant(REWARDS), tf.constant(DISCOUNTS), tf.constant(following))
-  expected = REWARDS + DISCOUNTS * following[:, 0]
-  np.testing.assert_allclose(target, expected, rtol=1e-12)
-  np.testing.assert_allclose(returns.losses(target, tf.constant(outputs)),
-                             (outputs[:, 0] - expected) ** 2 / 2, rtol=1e-12)
-  np.testing.assert_array_equal(returns.mean(tf.constant(outputs)), outputs[:, 0])
-
-
-@pytest.mark.parametrize("settings", [{"atoms": 1}, {"lowest": 5.0, "highest": 5.0}])
-def test_atoms_that_span_nothing_are_refused(settings):
-  with pytest.raises(UsageError, match="two or more, and highest above lowest"):
-    CategoricalReturns(**settings)

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from models.rl.networks.observation_normalizer import Normalizer
-from replicator import Replicator
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal([5.0, -1e3, 0.0], [2.0, 1e-2, 1.0], [500, 3]).astype(np.float32)
@@ -54,13 +53,3 @@ def test_without_observations_or_disabled_it_changes_nothing():
   disabled = Normalizer((3,), enabled=False)
   disabled.update(SEEN)
   np.testing.assert_array_equal(disabled(100.0 * values), 100.0 * values)
-
-
-def test_every_replica_has_the_same_statistics():
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
-    normalizer = Normalizer((3,))
-  normalizer.update(SEEN)
-  on_replicas = replicator.run(lambda: normalizer(tf.constant(SEEN)))
-  for found in on_replicas:
-    np.testing.assert_array_equal(found, updated(SEEN)(tf.constant(SEEN)))

@@ -73,25 +73,6 @@ def check(transitions, expected: dict) -> None:
       np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_truncated_and_a_terminated_episode_by_hand():
-  replay = Replay((1,), 1, 1, capacity=20, n_step=3, discount=0.5)
-  # Observations 0 ... 3 of a truncated episode, 4 ... 7 of a terminated one, and the next one.
-  flag = [CONTINUES] * 3 + [END] + [CONTINUES] * 2 + [TERMINATED, END] + [CONTINUES] * 4
-  reward = [1, 2, 4, 99, 8, 16, 32, 99, 64, 128, 256, 512]
-  replay.insert(Timesteps(np.zeros(12, np.int32), np.arange(12.0)[:, np.newaxis],
-                     -np.arange(12.0)[:, np.newaxis], np.array(reward, np.float32),
-                     np.array(flag, np.uint8)))
-  by_place = {0: (1 + 1 + 1, 0.125, 3), 1: (2 + 2, 0.25, 3), 2: (4, 0.5, 3),
-              4: (8 + 8 + 8, 0, 7), 5: (16 + 16, 0, 7), 6: (32, 0, 7),
-              8: (64 + 64 + 64, 0.125, 11)}
-  drawn = replay.sample(200)
-  assert replay.size() == len(by_place)
-  assert set(drawn.index.numpy()) == set(by_place)
-  check(drawn, {place: ([place], [-place], total, discount, [last])
-                for place, (total, discount, last) in by_place.items()})
-  assert (drawn.weight.numpy() == 1).all()
-
-
 @pytest.mark.parametrize("n_step, streams, capacity, priority_exponent", [
     (1, 1, 7, 0.7), (3, 4, 200, 0.0), (5, 3, 60, 0.7)])
 def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
@@ -111,16 +92,6 @@ def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
       check(drawn, expected)
       replay.update_priorities(drawn, rng.normal(size=64))
   assert len(set(replay.sample(20_000).index.numpy())) == len(expected)
-
-
-def test_samples_are_uniform_over_transitions():
-  replay = Replay((2,), 1, 3, capacity=90, n_step=2)
-  replay.insert(random_timesteps(300, 3, seed=2))
-  count = np.bincount(replay.sample(100_000).index, minlength=90)
-  expected = 100_000 / replay.size()
-  chi_square = (((count - expected) ** 2 / expected)[count > 0]).sum()
-  assert (count > 0).sum() == replay.size()
-  assert chi_square < replay.size() + 4 * np.sqrt(2 * replay.size())
 
 
 # ---- What it stores, and what it refuses --------------------------------------------------------
@@ -171,17 +142,6 @@ def test_timesteps_that_do_not_fit_are_refused_together(change, message):
   with pytest.raises(UsageError, match=message):
     replay.insert(rows._replace(**change))
   assert replay.written.numpy().tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("settings, message", [
-    ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 timesteps, too few"),
-    ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
-    ({"discount": 1.5}, "Replay.discount = 1.5: must be from 0 to 1"),
-    ({"priority_exponent": -1.0}, "Replay.priority_exponent = -1.0: must be"),
-    ({"observation_dtype": "float16"}, "observations of float16; make them float32 or uint8")])
-def test_settings_that_cannot_work_are_refused(settings, message):
-  with pytest.raises(UsageError, match=message):
-    Replay((2,), 1, 1, **settings)
 
 
 # ---- Priorities ----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from models.vision.images import decode
 from models.vision.images.decode import Original
 from models.vision.images.image_source import InMemoryImages, hold_out, read
 from replicator import InputContext
-from replicator.errors import UsageError
 from replicator.training.inputs import batches
 from tests.programs.refusals import refusal
 
@@ -113,13 +112,6 @@ def test_boxes_are_those_of_the_formula():
                                        ((1, 1), (0, 0, 1, 1))])
 def test_where_no_crop_fits_it_is_central(size, box):
   assert random_view.random_box(size, (1.0, 1.0), RATIO, np.full(31, 0.5)) == box
-
-
-def test_a_part_is_resized_without_what_is_beside_it():
-  pixels = photo(48, 40)
-  found = np.asarray(Original.of_array(pixels).part((3, 5, 30, 20), (16, 12)))
-  expected = Image.fromarray(pixels[3:33, 5:25]).resize((12, 16), Image.Resampling.BILINEAR)
-  np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("mode, options, beside", [
@@ -259,22 +251,6 @@ def test_a_corrupt_file_ends_the_run_or_gives_way_to_the_next(folder, tmp_path):
   drawn = Augmented(lambda: ImageFolder(str(tmp_path), 16, "skip", 0), lambda: JITTER)
   np.testing.assert_array_equal(
       drawn.augmented(tf.constant(1, tf.int64), seed)["image"], last)
-
-
-@pytest.mark.parametrize("settings, line", [
-    ({"scale": (0.5, 1.5)}, "Augmentation.scale = (0.5, 1.5): write the lowest and the highest "
-                            "value, above 0 and at most 1.0, such as (0.5, 1.0)"),
-    ({"ratio": (2.0, 1.0)}, "Augmentation.ratio = (2.0, 1.0): write the lowest and the highest "
-                            "value, above 0, such as (0.5, 1.0)"),
-    ({"hue": 0.6}, "Augmentation.hue = 0.6: must be in [0, 0.5]"),
-    ({"contrast": -1.0}, "Augmentation.contrast = -1.0: must be at least 0")])
-def test_wrong_settings_are_refused(settings, line):
-  assert refusal(Augmentation, **settings) == line
-
-
-def test_a_center_that_is_no_share_is_refused(folder):
-  with pytest.raises(UsageError, match=r"Augmented.center_crop = 1.2: must be in \(0, 1\]"):
-    Augmented(lambda: ImageFolder(folder, 16), center_crop=1.2)
 
 
 # ---- Two views ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import read
-from replicator.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +59,3 @@ def test_an_outline_is_that_of_the_filled_shape_of_its_index(drawn):
   # Squares are darker in the middle, and nowhere brighter.
   change = outlined.max(-1).astype(int)[labels // 3 == 1] - drawn[0].max(-1)[labels // 3 == 1]
   assert change[:, 14:18, 14:18].mean() < -80 and change.max() <= 0
-
-
-@pytest.mark.parametrize("bad", [{"resolution": 7}, {"resolution": 129}, {"size": 0}])
-def test_bad_values_are_refused_in_one_line(bad):
-  (name, value), = bad.items()
-  with pytest.raises(UsageError, match=rf"^Shapes\.{name} = {value}: "):
-    Shapes(**bad)

