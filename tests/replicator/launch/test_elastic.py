@@ -41,7 +41,8 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(ssh, tmp_path, c
   third = tmp_path / HOSTS[2]
 
   def come_and_go() -> None:
-    started = tmp_path / f"{HOSTS[2]}-1-3"
+    first, second, started = (tmp_path / f"{host}-1-3" for host in HOSTS)
+    wait_until(lambda: first.exists() and second.exists())  # They count their own starts.
     wait_until(lambda: started.exists() and started.read_text())
     third.touch()
     os.kill(int(started.read_text()), signal.SIGKILL)

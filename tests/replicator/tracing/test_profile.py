@@ -29,7 +29,8 @@ def test_a_profile_says_what_took_time_and_changes_nothing(tmp_path, capsys):
   assert rows(tmp_path / "plain") == rows(tmp_path / "profiled")
   (profile,) = profiles(tmp_path / "profiled")
   times = tensorflow_internals.operation_times(profile.read_bytes())
-  assert 0 < sum(seconds for name, seconds in times.items() if name.endswith(":MatMul")) < 60
+  # On some CPUs oneDNN puts operations of its own in the place of these, such as `_MklMatMul`.
+  assert 0 < sum(seconds for name, seconds in times.items() if name.endswith("MatMul")) < 60
   printed = capsys.readouterr().out  # Whole calls.
   shares = re.search(r"profile +steps 3 to 6: [\d.]+ ms each; input (\d+)%, step (\d+)%, "
                      r"host (\d+)%\n", printed)
