@@ -20,13 +20,6 @@ def test_each_replica_knows_its_number_how_many_there_are_and_the_step(synchrono
         [i, replicas, step] for i in range(replicas)]
 
 
-def test_an_eager_step_is_a_step(run_eagerly, one_or_two):
-  run_eagerly()
-  for step in range(2):
-    assert [list(r.numpy()) for r in one_or_two.run(where)] == [
-        [i, one_or_two.num_replicas, step] for i in range(one_or_two.num_replicas)]
-
-
 def test_outside_a_step_and_in_a_scope_code_is_replica_0_of_1_at_step_0(one_or_two):
   assert list(where().numpy()) == list(tf.function(where)().numpy()) == [0, 1, 0]
   with one_or_two.scope():

@@ -21,15 +21,14 @@ class Networks(tf.Module):
 
   Args:
     n: how many micro-batches.
-    normalization: a layer for the generator.
   """
 
-  def __init__(self, n: int, normalization: type = keras.layers.Identity):
+  def __init__(self, n: int):
     super().__init__()
     self.n = n
     keras.utils.set_random_seed(0)
     random.set_seed(0)
-    self.generator = keras.Sequential([keras.Input([3]), keras.layers.Dense(3), normalization()])
+    self.generator = keras.Sequential([keras.Input([3]), keras.layers.Dense(3)])
     self.critic = keras.Sequential([keras.Input([3]), SpectralNorm(keras.layers.Dense(1))])
     self.optimizers = {name: replicator.wrap_optimizer(
         keras.optimizers.SGD(0.1, momentum=0.5), getattr(self, name).trainable_variables)
@@ -37,9 +36,8 @@ class Networks(tf.Module):
 
   def __call__(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
     critic_loss = self._update("critic", self._critic_loss, x)
-    generator_loss = self.update_generator(x)
     # A stream goes on after micro-batches as it does after the full batch.
-    return {"critic": critic_loss, "generator": generator_loss,
+    return {"critic": critic_loss, "generator": self.update_generator(x),
             "draw": tf.reduce_mean(random.normal("z", [x.shape[0]]))}
 
   def update_generator(self, x):
@@ -94,18 +92,6 @@ def test_micro_batches_train_as_the_full_batch(float64, run_eagerly, how):
   nests_close(found, expected, 1e-12, 1e-12)
 
 
-def test_with_batch_norm_micro_batches_are_those_of_one_replica(float64):
-  # Statistics are of one micro-batch over all replicas: the same examples whatever their number.
-  def trained(on):
-    with on.scope():
-      networks = Networks(2, GlobalBatchNorm)
-    losses = [np.mean(on.run(networks.update_generator, x)) for x in BATCHES]
-    return {"generator": losses}, [v.numpy() for v in networks.generator.variables]
-
-  nests_close(trained(Replicator("mirrored", logical_cpus=2)), trained(Replicator("one_device")),
-              1e-12, 1e-12)
-
-
 class Race:
   """Two updates, of which the second reads in its loop what the first has written."""
 
@@ -135,7 +121,7 @@ def test_a_loop_reads_what_was_written_before_it(restored):
     return [[np.mean(on.local_results(loss)) for loss in result] for result in results]
 
   np.testing.assert_allclose(losses(Replicator("one_device")),
-                             losses(Replicator("mirrored", logical_cpus=2)), rtol=1e-4)
+                             losses(Replicator("mirrored", logical_cpus=2)), 1e-4, 1e-6)
 
 
 # ---- What it costs ------------------------------------------------------------------------------

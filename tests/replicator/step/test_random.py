@@ -108,17 +108,14 @@ def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
   np.testing.assert_equal(drawn, {name: drawn_alone()[name][0] for name in drawn})
 
 
-def test_micro_batches_in_a_loop_draw_what_the_batch_does():
-  assert_first_step(in_parts(one(), 4, two_kinds))
-
-
-@pytest.mark.parametrize("with_collective, large_row", [
-    (True, 4096), (False, 1)], ids=["unrolled", "row_by_row"])
-def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
-    monkeypatch, with_collective, large_row):
+@pytest.mark.parametrize("replicas, n, with_collective, large_row", [
+    (1, 4, False, 4096), (2, 2, True, 4096), (2, 2, False, 1)],
+                         ids=["loop", "unrolled", "row_by_row"])
+def test_micro_batches_draw_what_the_batch_does(monkeypatch, replicas, n, with_collective,
+                                                large_row):
   monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
-  mirrored = Replicator("mirrored", logical_cpus=2)
-  assert_first_step(in_parts(mirrored, 2, two_kinds, with_collective))
+  on = Replicator("mirrored", logical_cpus=replicas)
+  assert_first_step(in_parts(on, n, two_kinds, with_collective))
 
 
 def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch):
@@ -141,13 +138,6 @@ def test_the_precision_of_the_run_does_not_change_choices(set_precision):
       "permutation": random.permutation("p", [rows, 5])}, steps=1)
   np.testing.assert_equal({name: values[0] for name, values in drawn.items()},
                           {name: expected[name][0] for name in drawn})
-
-
-def test_a_resumed_step_draws_what_it_would_have_drawn():
-  replicator = one()
-  compiled = replicator.compile(lambda step: replicator.on_replicas(
-      lambda: all_kinds(ROWS)["normal"], step, ()))
-  np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
 
 
 def test_seeding_starts_the_streams_outside_of_steps_again_which_do_not_move_those_inside():

@@ -199,10 +199,3 @@ def test_paths_are_sorted_and_the_same_when_a_step_is_built_again():
     paths = list(variables_of(make()))
     assert len(paths) >= count
     assert list(variables_of(make())) == paths == sorted(paths)
-
-
-def test_paths_do_not_depend_on_the_strategy(one_or_two):
-  expected = [(path, v.shape) for path, v in variables_of(TwoNetworks()).items()]
-  with one_or_two.scope():
-    step = TwoNetworks()
-  assert [(path, v.shape) for path, v in variables_of(step).items()] == expected
