@@ -59,23 +59,11 @@ def test_every_type_of_variable_comes_back(tmp_path):
   assert checkpoint.read(tmp_path)["floats/1"].dtype == tf.bfloat16.as_numpy_dtype
 
 
-def test_a_step_without_variables_has_checkpoints_too(tmp_path):
-  save(tmp_path, lambda: {}, 3)
-  assert Checkpoints(tmp_path, lambda: {}).restore() == {"step": 3, "seconds": 3.0}
-  assert checkpoint.read(tmp_path) == {}
-
-
 def test_what_cannot_be_saved_is_an_error(tmp_path):
   step = Counter()
   step.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
   with pytest.raises(UsageError, match="holds 'words', a MutableHashTable, which cannot be saved"):
     Checkpoints(tmp_path, step)
-
-
-def test_no_checkpoint_is_none(tmp_path):
-  assert Checkpoints(tmp_path / "none", Counter()).restore() is None
-  with pytest.raises(UsageError, match="none: holds no checkpoint"):
-    checkpoint.read(tmp_path / "none")
 
 
 def test_checkpoints_of_an_earlier_version_are_not_skipped(tmp_path):

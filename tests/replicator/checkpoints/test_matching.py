@@ -1,6 +1,5 @@
 """A step that does not fit its checkpoint, or cannot be saved whole, is an error that says why."""
 
-import json
 import pathlib
 import re
 
@@ -66,14 +65,6 @@ def test_a_partial_restore_is_loud(tmp_path, capfd):
   assert capfd.readouterr().err.splitlines() == [
       "warning: --allow_partial_restore: 'gone' is only in the checkpoint; it is not restored",
       "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
-
-
-def test_the_workdir_of_another_experiment_is_an_error(workdir):
-  (workdir / "run.json").write_text(json.dumps({"experiment": "other"}))
-  before = content(workdir)
-  with pytest.raises(UsageError, match=r": holds a run of the experiment 'other', not of '"):
-    train(workdir, "train.steps = 10", inputs=Points())
-  assert content(workdir) == before
 
 
 def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):

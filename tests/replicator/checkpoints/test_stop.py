@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-import threading
-import time
 
 import pytest
 
 from replicator import Evaluation, atomic
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
-from replicator.training import preemption
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.replicator.checkpoints.runs import train
@@ -40,47 +37,6 @@ def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
   assert saved["loop"]["window"]["sums"] == {}
   assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
-
-
-def test_a_stop_between_two_log_points_loses_nothing(tmp_path):
-  setting = ["train.steps_per_call = 2", "train.log_every = 100000000", "train.eval_every = 0",
-             "train.checkpoint_every = 0"]
-  threads = []
-
-  def make_step():
-    counter = Counter()
-    threads.append(threading.Thread(target=ask, args=[counter]))
-    threads[0].start()
-    return counter
-
-  def ask(counter):
-    while counter.count.numpy() < 2:  # The training has not taken its first step.
-      time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-  with pytest.raises(Preempted) as stopped:
-    train(tmp_path, "train.steps = 100000000", *setting, step=make_step)
-  threads[0].join()
-  done = stopped.value.step
-  assert done > 0 and done % 2 == 0
-  assert not (tmp_path / "metrics.jsonl").exists()
-  counter = train(tmp_path, f"train.steps = {done + 10}", *setting, step=Counter)
-  assert counter.count.numpy() == done + 10
-  # The mean of 1, 2, ..., over both parts.
-  assert [(row["step"], row["count"]) for row in rows(tmp_path)] == [(done + 10, (done + 11) / 2)]
-
-
-def test_a_second_press_of_ctrl_c_does_not_wait(tmp_path, monkeypatch):
-  monkeypatch.setattr(preemption, "SAME_PRESS_SECONDS", 0.0)
-  def ask_twice(counter):
-    if counter.count.numpy() == 5:
-      os.kill(os.getpid(), signal.SIGINT)
-      os.kill(os.getpid(), signal.SIGINT)
-      threading.Event().wait(60)
-      pytest.fail("the second signal did not end the wait")
-    return Evaluation({})
-  with pytest.raises(KeyboardInterrupt):
-    train(tmp_path, "train.steps = 100", step=Counter, evaluate=ask_twice)
 
 
 def test_a_signal_at_the_end_of_a_run_does_not_make_it_fail(tmp_path):
