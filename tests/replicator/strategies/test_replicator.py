@@ -111,17 +111,6 @@ def test_a_variable_may_be_returned(synchronous):
     np.testing.assert_array_equal(output["values"], [[1.0, 2.0]] * 2)
 
 
-def test_eager_steps_run_line_by_line(run_eagerly, one_or_two):
-  run_eagerly()
-  seen = []
-  def step(x):
-    seen.extend(x.numpy())  # Only an eager tensor has numbers.
-    return tf.reduce_sum(x)
-  outputs = one_or_two.run(step, np.arange(4))
-  assert seen == [0, 1, 2, 3]
-  assert sum(int(o) for o in outputs) == 6
-
-
 def test_jit_compile_means_xla():
   def step(x):  # XLA knows nothing of strings.
     return tf.strings.length(tf.strings.as_string(tf.reduce_sum(x)))
