@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from replicator import UsageError
+from replicator.trackers import services, tracker
 from replicator.trackers.sync import Followers
 from tests.programs.processes import wait_until
 from tests.replicator.trackers.conftest import Memory, Workdir
@@ -225,3 +227,24 @@ def test_a_tracker_learns_the_configuration_and_the_sweep_of_the_run(folder, gro
   assert run.config == {
       "train.steps": 40, "train.trackers": "[@MLflow()]", "Network.widths": (8, 16),
       "Network.activation": "@relu", "deep/Network.name": "a b"}
+
+
+# ---- The values of `train.trackers` -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trackers, message", [
+    ([Memory(), 3], r"3 is no tracker; write @MLflow\(\), @WandB\(\) or @Trackio\(\), with br"),
+    ([Memory], r"<class '.*Memory'> is no tracker; .* with brackets")])
+def test_what_is_no_tracker_is_refused(trackers, message):
+  tracker.check([Memory(), Memory()])
+  with pytest.raises(UsageError, match=message):
+    tracker.check(trackers)
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+  monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
+  for kind in (services.MLflow, services.WandB, services.Trackio):
+    name = kind.__name__
+    with pytest.raises(UsageError, match=rf"@{name}\(\) needs its package: pip install "
+                                         rf"-e '\.\[{name.lower()}\]'"):
+      kind()
