@@ -13,8 +13,6 @@ from tests.programs.counter import Counter
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, save, train
 
-# ---- What fits ----------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def workdir(tmp_path) -> pathlib.Path:
@@ -31,8 +29,7 @@ def test_a_step_that_differs_from_the_saved_one_is_an_error(workdir):
   before = content(workdir)
   with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
                                        r"'.* another --workdir, or --allow_partial_restore\n"):
-    train(workdir, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2,
-          inputs=Points())
+    train(workdir, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2, inputs=Points())
   assert content(workdir) == before
 
 
@@ -71,9 +68,6 @@ def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
     train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
-
-
-# ---- Nothing is lost ----------------------------------------------------------------------------
 
 
 class Forgetful(tf.Module):

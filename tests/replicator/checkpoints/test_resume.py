@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed is the run that was not."""
+"""A run that was stopped, which saves it, and resumed is the run that was not."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, random
+from replicator import Evaluation, atomic, random
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted, UsageError
 from tests.programs.counter import Counter
@@ -69,6 +69,31 @@ def test_a_run_that_crashed_and_was_preempted_is_bitwise_the_unbroken_one(tmp_pa
   assert {path.partition("/")[0] for path in values(resumed)} == {"net", "optimizer", "generator"}
   facts = json.loads((tmp_path / "parts" / "run.json").read_text())
   assert [entry["step"] for entry in facts["resumed"]] == [10, 16]
+
+
+def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
+  def ask(counter):
+    if not checkpoint.steps_of(tmp_path / "checkpoints"):
+      os.kill(os.getpid(), signal.SIGTERM)
+    return Evaluation({"count": counter.count.numpy()})
+  with pytest.raises(Preempted, match="stopped at step 0, which is saved"):
+    train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  assert [row["eval/count"] for row in rows(tmp_path)] == [0.0, 5.0]
+
+
+def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
+  # A checkpoint without its scalars could not be the best one any more.
+  def ask(counter, step):
+    if step == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
+    train(tmp_path, "train.steps = 10", step=Counter, before_call=ask)
+  saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
+  assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
+  assert saved["loop"]["window"]["sums"] == {}
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
 
 
 def test_a_run_continues_on_other_numbers_of_replicas(tmp_path):
