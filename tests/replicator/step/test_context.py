@@ -3,8 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, batch_size, num_replicas, replica_id, step_number
-from replicator.step import context
+from replicator import Replicator, num_replicas, replica_id, step_number
 
 
 def where() -> tf.Tensor:
@@ -32,10 +31,3 @@ def test_a_step_that_raises_is_left():
   with pytest.raises(KeyError, match="from the step"):
     Replicator("one_device").run(failing)
   assert int(step_number()) == 0
-
-
-def test_a_replica_knows_its_share_of_the_global_batch(one_or_two, monkeypatch):
-  monkeypatch.setattr(context.run, "global_batch_size", 12)
-  assert batch_size() == 12
-  share = 12 // one_or_two.num_replicas
-  assert one_or_two.run(lambda: batch_size()) == [share] * one_or_two.num_replicas

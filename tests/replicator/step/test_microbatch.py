@@ -81,8 +81,7 @@ def full_batch():
 # ---- What the full batch would have -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how", ["replicas", "eager", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["replicas", "eager", pytest.param("xla", marks=pytest.mark.slow)])
 def test_micro_batches_train_as_the_full_batch(float64, run_eagerly, how):
   expected = full_batch()
   if how == "eager":

@@ -72,8 +72,7 @@ def test_xla_draws_the_same():
   drawn = draw(one(jit_compile=True), some_kinds)
   for name, values in drawn.items():
     # The inverse error function of XLA rounds differently.
-    np.testing.assert_allclose(values, drawn_alone()[name], rtol=INEXACT.get(name, 0),
-                               err_msg=name)
+    np.testing.assert_allclose(values, drawn_alone()[name], rtol=INEXACT.get(name, 0), err_msg=name)
 
 
 def test_eager_steps_and_their_micro_batches_draw_the_same(run_eagerly):
@@ -310,7 +309,7 @@ def test_a_draw_in_a_branch_or_loop_of_the_step_or_a_compiled_function_is_refuse
     INSIDE[0]()
 
 
-BAD_DRAWS = [
+@pytest.mark.parametrize("draw_it, message", [
     (lambda: random.normal("z", []), "'z': draws for the examples of a batch; write a shape"),
     (lambda: random.normal("z", tf.TensorShape([None, 3])), r"'z': .*unknown shape \[None, 3\]"),
     (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': does not draw int8; write 'int32'"),
@@ -321,9 +320,6 @@ BAD_DRAWS = [
     (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); write \[n, k\]"),
     (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
     (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
-]
-
-
-def test_bad_input_is_refused_in_one_line():
-  for draw_it, message in BAD_DRAWS:
-    assert re.search(message, refusal(draw_it))
+])
+def test_bad_input_is_refused_in_one_line(draw_it, message):
+  assert re.search(message, refusal(draw_it))

@@ -115,8 +115,7 @@ def optimizer_of(*nets) -> replicator.Optimizer:
 
 def test_a_variable_with_two_owners_is_refused_with_both_paths(tmp_path):
   generator, encoder = network(1), network(1)
-  step = Holder(d_optimizer=optimizer_of(encoder),
-                others={"ge": optimizer_of(generator, encoder)})
+  step = Holder(d_optimizer=optimizer_of(encoder), others={"ge": optimizer_of(generator, encoder)})
   message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
              "'d_optimizer' and 'others/ge'; give it to one")
   for start in (lambda: replicator.Replicator().run(step),
