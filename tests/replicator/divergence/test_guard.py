@@ -53,16 +53,9 @@ def test_a_run_stops_at_the_first_step_that_is_not_finite(where, offending, bind
   assert facts["recent"]["x"] == [1.5, 5.5, 9.5, 13.5, 17.5, 21.5]
   assert json.loads((tmp_path / "run.json").read_text())["ended"] == (
       f"failed: {first_line(caught.value)}")
-  # What is logged and saved is from before.
+  # What is logged and saved is from before: a call of 4 steps ends where a save is due.
   assert saved_steps(tmp_path) == [4]
   assert all(np.isfinite(value) for row in rows(tmp_path) for value in row.values())
-
-
-def test_no_poisoned_checkpoint_replaces_a_good_one(tmp_path):
-  # The guard looks at results before the save that is due at the same step.
-  with pytest.raises(RunFailed, match=r"step 6: .* the last good checkpoint is of step 4"):
-    train(tmp_path, "train.checkpoint_every = 2", "train.log_every = 12")
-  assert saved_steps(tmp_path) == [2, 4]
 
 
 def test_a_failure_before_the_first_checkpoint_that_cannot_be_written_stops_the_run_too(tmp_path):
