@@ -65,7 +65,7 @@ def test_a_step_that_sends_nothing_is_refused():
 
 def test_a_bad_command_line_is_one_line(capsys):
   for words, message in [
-      (["--scaling", "--bandwidth=-1", "--latency=1"], "argument --bandwidth: -1 is not above 0"),
+      (["--scaling", "--bandwidth=nan", "--latency=1"], "--bandwidth: nan is not above 0"),
       (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: write both"),
       (["--scaling", "--check_resume"], "not allowed with"),
       (["--strong"], "--strong: works only with --scaling")]:

@@ -109,11 +109,3 @@ def test_each_end_and_the_state_are_a_line(ranked):
   assert results.ended(failed) == "failed  t0  1m 01s  error: <it> broke"
   assert results.state(current, 8) == "7 of 8 done, 1 failed; the best: t1  eval/loss 1"
   assert results.state([failed], 8) == "0 of 8 done, 1 failed"
-
-
-def test_a_line_names_the_trials_that_are_not_of_the_sweep_now(ranked):
-  for result in ranked[:3]:
-    result.is_current = False
-  (line,) = results.apart(ranked)
-  assert line.endswith(" have changed since: t1, t2, t3 and 1 more")
-  assert results.apart(ranked[3:-1]) == []

@@ -22,22 +22,6 @@ def follow(workdir: Workdir, *trackers, first_step: int = -1) -> Followers:
   return followers
 
 
-def test_a_line_is_sent_once_it_is_settled(workdir):
-  memory = Memory()
-  followers = follow(workdir, memory)
-  workdir.log(0, 20)
-  followers.settle(None)  # There is no checkpoint.
-  followers.settle(10)
-  wait_until(lambda: memory.records and max(*memory.records.values(), default=0) == 10)
-  workdir.log(22, 30)
-  followers.settle(20)
-  wait_until(lambda: max(*memory.records.values()) == 20)
-  (lines,) = memory.records.values()
-  assert lines == {step: line for step, line in workdir.lines.items() if step <= 20}
-  assert followers.said == []
-  followers.end("interrupted")
-
-
 @pytest.mark.parametrize("status, last", [("finished", 20), ("failed", 20), ("interrupted", 10)])
 def test_the_end_sends_all_that_belongs_to_the_run(status, last, workdir):
   memory = Memory()
