@@ -25,6 +25,13 @@ def one_or_two(request):
 
 
 @pytest.fixture
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+  """The working directory is new; the same as `tmp_path`."""
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+@pytest.fixture
 def run_eagerly():
   """A function that does what `--eager` does."""
   return lambda: tf.config.run_functions_eagerly(True)

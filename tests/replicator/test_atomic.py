@@ -120,14 +120,17 @@ def test_what_gets_a_name_is_on_the_disk_before(tmp_path, on_the_disk, monkeypat
   assert on_the_disk == [".file.random, 7 bytes", ".file.random -> file"]
 
 
-def test_damage_is_noticed_anywhere_in_a_large_file(tmp_path):
+def test_damage_is_noticed_anywhere_in_a_large_file_and_in_the_manifest(tmp_path):
   atomic.publish(tmp_path / "a", lambda folder: (folder / "f").write_bytes(bytes(3 << 20)), {})
-  for place in (0, 1 << 20, (3 << 20) - 1):
-    content = bytearray(3 << 20)
-    content[place] = 1
-    (tmp_path / "a" / "f").write_bytes(content)
-    with pytest.raises(atomic.Corrupt, match="f"):
-      atomic.check(tmp_path / "a")
+  for name, places in (("f", (0, 1 << 20, (3 << 20) - 1)), ("manifest.json", range(50))):
+    whole = (tmp_path / "a" / name).read_bytes()
+    for place in places:
+      damaged = whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:]
+      (tmp_path / "a" / name).write_bytes(damaged)
+      with pytest.raises(atomic.Corrupt):
+        atomic.check(tmp_path / "a")
+    (tmp_path / "a" / name).write_bytes(whole)
+  atomic.check(tmp_path / "a")
 
 
 def test_a_kill_of_a_removal_leaves_the_folder_or_nothing(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from replicator import ExamplePool, Replicator, all_mean, microbatch, random, replica_id
-from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import replicated
 from tests.programs.refusals import refusal
 
@@ -197,52 +196,22 @@ def test_in_plain_code_a_pool_is_as_it_is():
   model.check(pool)
 
 
-def test_a_restored_pool_continues_exactly(tmp_path):
-  def made() -> tuple[Replicator, ExamplePool, Checkpoints]:
-    replicator = Replicator("mirrored", logical_cpus=2)
-    pool = pool_in(replicator)
-    return replicator, pool, Checkpoints(tmp_path, pool, replicator)
-
-  def run(replicator: Replicator, pool: ExamplePool, first: int, last: int) -> list[np.ndarray]:
-    compiled = replicator.compile(
-        lambda step, x: replicator.on_replicas(pool.exchange, step, (x,)))
-    return [np.concatenate(replicator.local_results(
-        compiled(tf.constant(i, tf.int64), replicator.distribute(EXAMPLES[i]))))
-            for i in range(first, last)]
-
-  replicator, pool, checkpoints = made()
-  run(replicator, pool, 0, 2)
-  checkpoints.save(2, {})
-  checkpoints.wait()
-  expected = run(replicator, pool, 2, STEPS)
-  replicator, resumed, checkpoints = made()
-  checkpoints.restore()
-  np.testing.assert_array_equal(run(replicator, resumed, 2, STEPS), expected)
-  for name in ("count", "entered", "examples"):
-    np.testing.assert_array_equal(replicated.read(getattr(resumed, name)),
-                                  replicated.read(getattr(pool, name)))
-
-
 # ---- Calls that cannot be right -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call, line", [
-    (lambda pool: ExamplePool(0, [2]),
-     "ExamplePool: size = 0: write how many examples it holds, at least 1"),
+@pytest.mark.parametrize("call, said", [
+    (lambda pool: ExamplePool(0, [2]), "size = 0: write how many examples it holds"),
     (lambda pool: pool.append(tf.zeros([4, 3], tf.float64)),
-     "ExamplePool.append: examples of shape (4, 3) do not fit a pool of [2]; pass [n, 2]"),
+     r"examples of shape \(4, 3\) do not fit a pool of \[2\]; pass \[n, 2\]"),
     (lambda pool: pool.exchange(tf.zeros([4, 2], tf.int32)),
-     "ExamplePool.exchange: examples of int32 do not fit a pool of float64; cast them, or write "
-     "ExamplePool(..., dtype='int32')"),
+     r"examples of int32 do not fit a pool of float64; cast them, or write .* dtype='int32'"),
     (lambda pool: tf.cond(replica_id() == 0, lambda: pool.append(tf.zeros([4, 2])), lambda: None),
-     "ExamplePool.append: called inside a tf.while_loop, tf.cond or tf.function of the step; call "
-     "it in the step itself, and loop over a Python range"),
+     "called inside a tf.while_loop, tf.cond or tf.function of the step; call it in the step"),
     (lambda pool: microbatch(lambda x: pool.append(tf.boolean_mask(x, x[:, 0] > 0)),
                              tf.zeros([4, 2]), n=2),
-     "ExamplePool.append: the number of examples of a micro-batch must be known before the step "
-     "runs")])
-def test_what_a_pool_cannot_take(call, line):
+     "the number of examples of a micro-batch must be known before the step runs")])
+def test_what_a_pool_cannot_take(call, said):
   replicator = Replicator("default")
   pool = pool_in(replicator)
-  where = r"tests/replicator/test_example_pool\.py:\d+: "
-  assert re.fullmatch(where + re.escape(line), refusal(replicator.run, lambda: call(pool)))
+  assert re.match(rf"tests/replicator/test_example_pool\.py:\d+: ExamplePool.*{said}",
+                  refusal(replicator.run, lambda: call(pool)))

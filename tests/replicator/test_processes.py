@@ -74,8 +74,7 @@ def test_a_child_gets_its_environment_and_no_blocked_signals():
           "signal.pthread_sigmask(signal.SIG_BLOCK, []))")
   before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
   try:
-    child = Child([sys.executable, "-c", code], {"MINE": "set"}, stdout=subprocess.PIPE,
-                  text=True)
+    child = Child([sys.executable, "-c", code], {"MINE": "set"}, stdout=subprocess.PIPE, text=True)
   finally:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
   assert child.process.communicate(timeout=60)[0].strip() == "set True set()"

@@ -18,10 +18,6 @@ def flags(*bindings: str) -> list[str]:
   return [f"--gin_param={binding}" for binding in [*SETTING, *bindings]]
 
 
-def line_of(code: str, file: pathlib.Path) -> int:
-  return 1 + next(i for i, line in enumerate(file.read_text().splitlines()) if code in line)
-
-
 def nothing(workdir: str) -> None:
   """An experiment that does nothing."""
 

@@ -10,12 +10,6 @@ from tests.programs import two_networks
 
 
 @pytest.fixture
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-  """The working directory is new."""
-  monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
 def programs_forgotten():
   """The programs `load_test...` that a test imports, and their folders, are forgotten after it."""
   path = list(sys.path)

@@ -1,13 +1,11 @@
 """An experiment by its command line: what it prints and writes, and how it begins and ends."""
 
 import json
-import pathlib
 import re
 import shlex
 import sys
 
 import gin
-import numpy as np
 import pytest
 
 from replicator import UsageError
@@ -17,7 +15,7 @@ from replicator.workdir import lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import forked, python
-from tests.replicator.app.command_line import fails_with, flags, line_of, nothing, small
+from tests.replicator.app.command_line import fails_with, flags, nothing, small
 
 # ---- How it begins ------------------------------------------------------------------------------
 
@@ -70,19 +68,6 @@ def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monke
 # ---- How it ends --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call, name", [
-  (lambda: json.loads("{"), "JSONDecodeError"),  # Raises in a file of the standard library,
-  (lambda: np.random.default_rng(-1), "ValueError")])  # and in one that is not there: compiled.
-def test_a_failure_inside_a_library_names_the_users_line(call, name, run):
-  def main(workdir):
-    call()
-  status, _, err = run(["--workdir=w"], main)
-  assert status == 1
-  lines = [line_of(f"lambda: {start}", pathlib.Path(__file__)) for start in ("json", "np.random")]
-  assert re.search(f"{pathlib.Path(__file__).name}:({lines[0]}|{lines[1]}): {name}: ", err)
-  assert "--debug" in err  # There is no workdir yet to keep a traceback in.
-
-
 def test_a_traceback_that_cannot_be_written_hides_no_failure(run, tmp_path):
   (tmp_path / "w" / "traceback.txt").mkdir(parents=True)
   status, _, err = run(["--workdir=w"], fails_with(ZeroDivisionError()))
@@ -93,8 +78,7 @@ def test_each_ending_has_its_status(run):
   assert run(["--workdir=w"], nothing) == (0, "", "")
   assert run(["--workdir=w"], fails_with(UsageError("x = 1: write 2"))) == (
       2, "", "error: x = 1: write 2\n")
-  assert run(["--workdir=w"], fails_with(KeyboardInterrupt())) == (
-      130, "", "error: interrupted\n")
+  assert run(["--workdir=w"], fails_with(KeyboardInterrupt())) == (130, "", "error: interrupted\n")
   status, out, err = run(["--workdir=w"], fails_with(Preempted(7)))
   assert (status, err) == (42, "")
   assert out.startswith("stopped at step 7, which is saved; to resume: python ")
@@ -138,8 +122,7 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
   assert len(list(workdir.glob("*tfevents*"))) == 1
   facts = json.loads((workdir / "run.json").read_text())
   assert facts["experiment"] == "two_networks"
-  assert facts["command"] == shlex.join(
-      ["python", "-m", "tests.programs.two_networks", *flags()])
+  assert facts["command"] == shlex.join(["python", "-m", "tests.programs.two_networks", *flags()])
   lines = done.stdout.splitlines()
   assert lines[-1] == f"done: runs/{workdir.name}/report.html"
   assert any(line.startswith("step 10/10  ") for line in lines)

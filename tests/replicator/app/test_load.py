@@ -137,11 +137,22 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_passed_over(copied, monk
   assert replicator.load(copied).count[0] == 3
 
 
+PROGRAM = """
+import sys
+from replicator import app
+
+def main(workdir):
+  raise NotImplementedError
+
+if __name__ == "__main__":
+  main.words = sys.argv
+  app.run(main)
+"""
+
+
 def test_a_program_gets_the_command_line_of_its_run(tmp_path, programs_forgotten):
   file = tmp_path / "load_test_words.py"
-  file.write_text("import sys\nfrom replicator import app\n\n\ndef main(workdir):\n"
-                  "  raise NotImplementedError\n\n\nif __name__ == \"__main__\":\n"
-                  "  main.words = sys.argv\n  app.run(main)\n")
+  file.write_text(PROGRAM)
   words = list(sys.argv)
   main = main_of_run({**facts_for(file), "argv": ["--size=3"]})
   assert main.words == [str(file), "--size=3"] and sys.argv == words
@@ -151,9 +162,7 @@ def test_a_package_is_run_by_its_main_module(tmp_path, programs_forgotten):
   package = tmp_path / "load_test_package"
   package.mkdir()
   (package / "__init__.py").write_text("")
-  (package / "__main__.py").write_text("from replicator import app\n\n\ndef main(workdir):\n"
-                                       "  raise NotImplementedError\n\n\n"
-                                       "if __name__ == \"__main__\":\n  app.run(main)\n")
+  (package / "__main__.py").write_text(PROGRAM)
   sys.path.insert(0, str(tmp_path))
   main = main_of_run({**facts_for(package / "__main__.py"), "program": ["-m", package.name]})
   assert main is sys.modules["load_test_package.__main__"].main
@@ -253,43 +262,35 @@ def corrupt(run: pathlib.Path, step: int) -> None:
   path.write_bytes(bytes(path.stat().st_size))
 
 
-DAMAGES = {  # `test_rerun` has the other damages of `run.json` and `config.gin`.
-    "a torn run.json": (lambda run: (run / "run.json").write_text('{"pro'), {},
-                        "run.json: .*corrupt.*build its step by hand"),
-    "a program that is gone": (lambda run: change_facts(
-        run, **facts_for(pathlib.Path("/gone/step.py"))), {},
-                               "/gone/step.py, cannot be imported: the file is missing"),
-    "a module that is gone": (lambda run: change_facts(run, program=["-m", "gone.step"]), {},
-                              "gone.step, cannot be imported: No module named 'gone'"),
-    "a module that gin imports and that is gone": (
-        lambda run: (run / "config.gin").write_text("import gone\n"), {},
-        r"config.gin:1: No module named 'gone'; the run was started in /.*: it is not there"),
-    "another name in the code": (
-        lambda run: (run / "config.gin").write_text("CountingStpe.size = 2\n"), {},
-        r"config.gin:1: nothing configurable is called 'CountingStpe'. Did you mean 'CountingS"),
-    "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoints"), {}, "holds no checkpoint"),
-    "a step that is not there": (lambda run: None, {"step": 7},
-                                 "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
-    "no step": (lambda run: None, {"step": "newest"}, "step = 'newest': write the step"),
-    "a corrupt step": (lambda run: corrupt(run, 3), {"step": 3},
-                       r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
-    "no best one": (lambda run: None,
-                    {"step": "best", "bindings": ["Checkpoints.keep_best = None"]},
-                    "is not known: this run has no Checkpoints.keep_best"),
-    "a best one by another scalar": (
-        lambda run: None, {"step": "best", "bindings": ["Checkpoints.keep_best = 'eval/fid'"]},
-        "none was saved at a step that logged 'eval/fid'; write one of the steps"),
-    "another shape": (lambda run: None, {"bindings": ["CountingStep.size = 3"]},
-                      r"'count' was float32 \[2\] and is float32 \[3\]; the code has changed"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_an_error_is_one_line(damage, copied):
-  harm, arguments, line = DAMAGES[damage]
+@pytest.mark.parametrize("harm, line", [  # `test_rerun` has the other damages of such files.
+    (lambda run: (run / "run.json").write_text('{"pro'), "run.json: .*corrupt.*build its step by"),
+    (lambda run: change_facts(run, **facts_for(pathlib.Path("/gone/step.py"))),
+     "/gone/step.py, cannot be imported: the file is missing"),
+    (lambda run: (run / "config.gin").write_text("import gone\n"),
+     r"config.gin:1: No module named 'gone'; the run was started in /.*: it is not there"),
+    (lambda run: shutil.rmtree(run / "checkpoints"), "holds no checkpoint")])
+def test_a_damage_is_one_line(harm, line, copied):
   harm(copied)
+  check_refused(copied, line)
+
+
+@pytest.mark.parametrize("arguments, line", [
+    ({"step": 7}, "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
+    ({"step": "newest"}, "step = 'newest': write the step"),
+    ({"step": 3}, r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
+    ({"step": "best", "bindings": ["Checkpoints.keep_best = None"]},
+     "is not known: this run has no Checkpoints.keep_best"),
+    ({"step": "best", "bindings": ["Checkpoints.keep_best = 'eval/fid'"]},
+     "none was saved at a step that logged 'eval/fid'; write one of the steps"),
+    ({"bindings": ["CountingStep.size = 3"]}, r"'count' was float32 \[2\] and is float32 \[3\]; ")])
+def test_what_cannot_be_loaded_is_one_line(arguments, line, copied):
+  corrupt(copied, 3)
+  check_refused(copied, line, **arguments)
+
+
+def check_refused(run: pathlib.Path, line: str, **arguments) -> None:
   with pytest.raises(replicator.UsageError, match=line) as error:
-    replicator.load(copied, **arguments)
+    replicator.load(run, **arguments)
   assert "\n" not in str(error.value)
   assert not gin.config_str().strip()  # As it was.
 

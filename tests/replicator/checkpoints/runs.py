@@ -14,7 +14,6 @@ from tests.programs.two_networks import TwoNetworks
 SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
          "train.checkpoint_every = 5"]
 MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
-MIRRORED_4 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 4"]
 CENTRAL_2 = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
 
 

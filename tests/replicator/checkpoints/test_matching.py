@@ -1,6 +1,5 @@
 """A step that does not fit its checkpoint, or cannot be saved whole, is an error that says why."""
 
-import json
 import pathlib
 import re
 
@@ -13,8 +12,6 @@ from replicator.checkpoints.checkpoint import Checkpoints
 from tests.programs.counter import Counter
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, save, train
-
-# ---- What fits ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -32,8 +29,7 @@ def test_a_step_that_differs_from_the_saved_one_is_an_error(workdir):
   before = content(workdir)
   with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
                                        r"'.* another --workdir, or --allow_partial_restore\n"):
-    train(workdir, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2,
-          inputs=Points())
+    train(workdir, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2, inputs=Points())
   assert content(workdir) == before
 
 
@@ -68,21 +64,10 @@ def test_a_partial_restore_is_loud(tmp_path, capfd):
       "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
 
 
-def test_the_workdir_of_another_experiment_is_an_error(workdir):
-  (workdir / "run.json").write_text(json.dumps({"experiment": "other"}))
-  before = content(workdir)
-  with pytest.raises(UsageError, match=r": holds a run of the experiment 'other', not of '"):
-    train(workdir, "train.steps = 10", inputs=Points())
-  assert content(workdir) == before
-
-
 def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
     train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
-
-
-# ---- Nothing is lost ----------------------------------------------------------------------------
 
 
 class Forgetful(tf.Module):

@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed is the run that was not."""
+"""A run that was stopped, which saves it, and resumed is the run that was not."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import plugin_event_accumulator
 
 import replicator
-from replicator import Evaluation, random
+from replicator import Evaluation, atomic, random
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted, UsageError
 from tests.programs.counter import Counter
@@ -71,6 +71,31 @@ def test_a_run_that_crashed_and_was_preempted_is_bitwise_the_unbroken_one(tmp_pa
   assert [entry["step"] for entry in facts["resumed"]] == [10, 16]
 
 
+def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
+  def ask(counter):
+    if not checkpoint.steps_of(tmp_path / "checkpoints"):
+      os.kill(os.getpid(), signal.SIGTERM)
+    return Evaluation({"count": counter.count.numpy()})
+  with pytest.raises(Preempted, match="stopped at step 0, which is saved"):
+    train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
+  assert [row["eval/count"] for row in rows(tmp_path)] == [0.0, 5.0]
+
+
+def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
+  # A checkpoint without its scalars could not be the best one any more.
+  def ask(counter, step):
+    if step == 4:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
+    train(tmp_path, "train.steps = 10", step=Counter, before_call=ask)
+  saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
+  assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
+  assert saved["loop"]["window"]["sums"] == {}
+  assert json.loads((tmp_path / "run.json").read_text())["ended"] == "interrupted"
+
+
 def test_a_run_continues_on_other_numbers_of_replicas(tmp_path):
   def run(workdir, steps, bindings):
     train(workdir, f"train.steps = {steps}", "train.precision = 'float64'", *bindings,
@@ -117,16 +142,6 @@ def test_a_run_is_not_resumed_with_other_examples(tmp_path, capfd):
   assert [row["step"] for row in rows(tmp_path)] == [5, 10, 15, 20, 25, 30]
 
 
-def test_a_run_that_has_no_step_left_says_so(tmp_path, capsys):
-  train(tmp_path, "train.steps = 10", *MIRRORED_2, step=Counter)
-  facts = json.loads((tmp_path / "run.json").read_text())
-  capsys.readouterr()
-  train(tmp_path, "train.steps = 5", step=Counter)
-  assert ("resumed at step 10: nothing is left to train, since train.steps = 5 is not above it\n"
-          in capsys.readouterr().out)
-  assert json.loads((tmp_path / "run.json").read_text()) == facts  # As config.gin.
-
-
 def test_a_checkpoint_is_never_ahead_of_the_log_on_the_disk(tmp_path, monkeypatch):
   forced, sync = [], os.fsync
 
@@ -165,17 +180,20 @@ def test_pictures_after_the_last_checkpoint_are_removed(tmp_path):
 
 
 def test_a_finished_run_stays_as_it_is(tmp_path, capsys):
-  step = train(tmp_path, "train.steps = 5", step=Counter,
+  step = train(tmp_path, "train.steps = 5", *MIRRORED_2, step=Counter,
                evaluate=lambda step: Evaluation({"mean": 1.0}, method="mean of 8 samples"))
-  before = {name: (tmp_path / name).read_text() for name in ("metrics.jsonl", "config.gin")}
-  capsys.readouterr()
-  again = train(tmp_path, "train.steps = 5", step=Counter, evaluate=pytest.fail)
-  assert {name: (tmp_path / name).read_text() for name in before} == before
-  assert capsys.readouterr().out.splitlines() == [
-      "resumed at step 5: nothing is left to train, since train.steps = 5 is not above it",
-      f"done: {tmp_path / 'report.html'}"]
-  assert_equal(again, values(step))
-  assert json.loads((tmp_path / "run.json").read_text())["evaluation"] == "mean of 8 samples"
+  files = ("metrics.jsonl", "config.gin")
+  before = {name: (tmp_path / name).read_text() for name in files}
+  facts = json.loads((tmp_path / "run.json").read_text())
+  for steps in (5, 3):
+    capsys.readouterr()
+    again = train(tmp_path, f"train.steps = {steps}", step=Counter, evaluate=pytest.fail)
+    assert {name: (tmp_path / name).read_text() for name in files} == before
+    assert json.loads((tmp_path / "run.json").read_text()) == facts
+    assert capsys.readouterr().out.splitlines() == [
+        f"resumed at step 5: nothing is left to train, since train.steps = {steps} is not above it",
+        f"done: {tmp_path / 'report.html'}"]
+    assert_equal(again, values(step))
 
 
 class Slope(tf.Module):

@@ -56,32 +56,20 @@ def test_pods_know_each_other():
 
 
 def test_what_cannot_be_used_is_refused_in_one_line():
-  for changed, message in (
-      ({"SLURM_STEP_NODELIST": "n[1-"},
-       "SLURM_STEP_NODELIST='n[1-' is no list of hosts such as n[1-2,4]; start the processes with "
-       "srun"),
-      ({"SLURM_PROCID": ""},
-       "SLURM_PROCID='': is no number, but this process is in a step of Slurm; start it with srun"),
+  for changed, said in (
+      ({"SLURM_STEP_NODELIST": "n[1-"}, "'n[1-' is no list of hosts such as n[1-2,4]"),
+      ({"SLURM_PROCID": ""}, "SLURM_PROCID='': is no number"),
       ({"SLURM_PROCID": "9"}, "SLURM_PROCID=9: the step has 4 processes, counted from 0"),
-      ({"SLURM_STEP_TASKS_PER_NODE": "2"},
-       "SLURM_STEP_NODELIST=n[9-10] has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1; start the "
-       "processes with srun"),
+      ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1"),
       # Rank 1 of `--distribution=cyclic`.
-      ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
-       "SLURM_PROCID=1: this process is number 0 on host 1, so that ranks do not fill one host "
-       "after the other; write srun --distribution=block")):
-    assert refusal(managers.of_slurm, {**STEP, **changed}) == message
-  for changed, message in (
-      ({"JOB_COMPLETION_INDEX": "2"},
-       "JOB_COMPLETION_INDEX='2': must be the number of this process among the 2 of "
-       "REPLICATOR_HOSTS, counted from 0; in a Job of Kubernetes, write completionMode: Indexed"),
-      ({"REPLICATOR_HOSTS": "a,,b"},
-       "REPLICATOR_HOSTS='a,,b': must be names of hosts, such as 'train-0.train,train-1.train'")):
-    assert refusal(managers.of_kubernetes, {**JOB, **changed}) == message
-  assert refusal(managers.of_kubernetes,
-                 {**JAX, "JAX_COORDINATOR_ADDRESS": "coordinator:1234"}) == (
-      "JAX_NUM_PROCESSES='2', JAX_COORDINATOR_ADDRESS='coordinator:1234': must be a number of "
-      "hosts, and the first of them, whose name ends in -0; or set REPLICATOR_HOSTS")
+      ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "write srun --distribution=block")):
+    assert said in refusal(managers.of_slurm, {**STEP, **changed})
+  for environment, said in (
+      ({**JOB, "JOB_COMPLETION_INDEX": "2"}, "write completionMode: Indexed"),
+      ({**JOB, "REPLICATOR_HOSTS": "a,,b"}, "='a,,b': must be names of hosts, such as "),
+      ({**JAX, "JAX_COORDINATOR_ADDRESS": "coordinator:1234"},
+       "JAX_COORDINATOR_ADDRESS='coordinator:1234': must be a number of hosts, and ")):
+    assert said in refusal(managers.of_kubernetes, environment)
 
 
 def test_the_strategies_get_their_jobs(monkeypatch):

@@ -1,9 +1,8 @@
-"""Collectives against the RFC's example, NumPy, and the same program on one replica."""
+"""Collectives against NumPy, and against the same program on one replica."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tree
 
 import replicator
 from replicator import Replicator
@@ -12,31 +11,6 @@ from tests.programs.closeness import nests_close
 from tests.programs.processes import launched
 from tests.replicator.collectives.replicas import to_numpy
 
-# The two-replica example of the Replicator RFC (tensorflow/community, commit 6a4e31d,
-# rfcs/20181016-replicator.md): what replicas 0 and 1 pass in, and what each of the two gets. The
-# means are half the sums.
-RFC_INPUTS = {"a": np.array([1, 3]), "b": np.array([[40, 1], [2, 98]])}
-RFC_RESULTS = [(replicator.all_sum, np.int32, {"a": 4, "b": [42, 99]}),
-               (replicator.all_mean, np.float32, {"a": 2, "b": [21, 49.5]}),
-               (replicator.all_min, np.int32, {"a": 1, "b": [2, 1]}),
-               (replicator.all_max, np.int32, {"a": 3, "b": [40, 98]}),
-               (lambda x: replicator.broadcast(x, 1), np.int32, {"a": 3, "b": [2, 98]}),
-               (replicator.all_gather, np.int32, {"a": [1, 3], "b": [[40, 1], [2, 98]]})]
-
-
-def test_the_example_of_the_rfc():
-  def step(batch):
-    own = {name: value[0] for name, value in batch.items()}
-    as_dtype = lambda dtype: tree.map_structure(lambda x: tf.cast(x, tf.as_dtype(dtype)), own)
-    return [collective(as_dtype(dtype)) for collective, dtype, _ in RFC_RESULTS]
-  results = Replicator("central_storage", logical_cpus=2).run(step, RFC_INPUTS)
-  assert len(results) == 2
-  for result in results:
-    for values, (_, _, expected) in zip(result, RFC_RESULTS, strict=True):
-      np.testing.assert_equal(to_numpy(values), {k: np.array(v) for k, v in expected.items()})
-
-
-# ---- Every collective, its groups and its gradient ----------------------------------------------
 
 @pytest.mark.parametrize("replicas, groups", [(1, [[0]]), (2, None), (4, [[0, 3], [2, 1]])])
 def test_values_and_gradients_are_those_of_the_formulas(replicas, groups):
@@ -66,8 +40,6 @@ def test_in_plain_code_every_collective_acts_on_one_replica():
   assert [int(y) for y in replicator.map_gather([1, 2], lambda item: item + 1)] == [2, 3]
   assert int(replicator.map_reduce([1, 2], lambda item: item + 1)) == 5
 
-
-# ---- Gradients ----------------------------------------------------------------------------------
 
 # Each statistic s(w x) of the global batch in two ways: from the global batch, and by collectives
 # from the replicas' own examples.
@@ -100,8 +72,6 @@ def test_the_mean_of_the_replicas_gradients_is_that_of_one_replica(synchronous):
   for results in synchronous.run(step, EXAMPLES):
     nests_close(results, expected, 1e-12)
 
-
-# ---- Items divided among replicas ---------------------------------------------------------------
 
 ITEMS = [np.random.default_rng(i).normal(size=[1 + i, 3]) for i in range(3)]  # Shapes differ.
 WEIGHTS = np.array([0.3, -0.8, 1.1])
@@ -150,8 +120,7 @@ def test_results_of_items_are_reduced():
 def test_each_item_is_computed_by_one_replica_of_each_group():
   def step():
     owner = lambda item: tf.cast(replicator.replica_id(), tf.int32)
-    return [replicator.map_gather([0, 1, 2], owner, groups)
-            for groups in (None, [[0, 3], [2, 1]])]
+    return [replicator.map_gather([0, 1, 2], owner, groups) for groups in (None, [[0, 3], [2, 1]])]
   for replica, results in enumerate(Replicator("mirrored", logical_cpus=4).run(step)):
     of_all, of_group = to_numpy(results)
     assert of_all == [0, 1, 2]

@@ -46,8 +46,7 @@ def test_a_collective_where_replicas_cannot_meet_is_refused():
                  lambda x: tf.cond(x > 0, lambda: all_sum(x), lambda: x),
                  lambda x: tf.function(all_sum, autograph=False)(x)):
     with pytest.raises(UsageError, match=called):
-      Replicator("mirrored", logical_cpus=2).run(
-          lambda within=within: within(tf.constant(1.0)))
+      Replicator("mirrored", logical_cpus=2).run(lambda within=within: within(tf.constant(1.0)))
 
 
 REFUSED = {

@@ -19,11 +19,6 @@ from tests.programs.logs import rows
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
-@pytest.fixture
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-
-
 @gin.configurable
 def noise(scale: float = 1.0, kind: str = "normal", note: str = "") -> tf.Tensor:
   """A configurable that the step calls."""
@@ -161,8 +156,7 @@ DIFFERENCES = [  # Two texts, and what differs.
     ("a.x = 1\n", "", {"a.x": ("1", None)}),
     ("", "s/a.x = @b/f()\n", {"s/a.x": (None, "@b/f()")}),
     ("a.x = 1\n", "a.x = 2\na.x = 3\n", {"a.x": ("1", "3")}),
-    ("a:\n  x = {'k': 'v'}\n", "a.x = {'k': 'w'}\n",
-     {"a.x": ("{'k': 'v'}", "{'k': 'w'}")}),
+    ("a:\n  x = {'k': 'v'}\n", "a.x = {'k': 'w'}\n", {"a.x": ("{'k': 'v'}", "{'k': 'w'}")}),
 ]
 
 

@@ -25,21 +25,15 @@ def test_gin_flags_may_be_repeated():
   assert not flags.debug
 
 
-@pytest.mark.parametrize("argv, message", [
-  (["--worker=2"], "command line: unrecognized arguments: --worker=2. Did you mean '--workers'?"),
-  (["--workers=two"], "command line: argument --workers: invalid int value: 'two'."),
-  (["--gin=a"], "command line: unrecognized arguments: --gin=a."),
-  (["--worker=2", "--seed"],
-   "command line: unrecognized arguments: --worker=2 --seed. Did you mean '--workers'?"),
-  (["a.gin", "--seed"],
-   "command line: unrecognized arguments: a.gin --seed. Write --gin_file=a.gin"),
-  (["--train.steps=10"],
-   'command line: unrecognized arguments: --train.steps=10. Write --gin_param="train.steps = 10"'),
-  (["x/adam.beta_1", "=", "0.5"],
-   'command line: unrecognized arguments: x/adam.beta_1 = 0.5. Write --gin_param="x/adam.beta_1 = '
-   '0.5"')])
-def test_a_bad_command_line_is_one_line_with_a_hint(argv, message):
-  assert refusal(parser().parse_args, argv).startswith(message)
+@pytest.mark.parametrize("words, hint", [
+  ("--worker=2", " Did you mean '--workers'?"), ("--gin=a", ""),
+  ("--worker=2 --seed", " Did you mean '--workers'?"),
+  ("a.gin --seed", " Write --gin_file=a.gin"),
+  ("--train.steps=10", ' Write --gin_param="train.steps = 10"'),
+  ("x/adam.beta_1 = 0.5", ' Write --gin_param="x/adam.beta_1 = 0.5"')])
+def test_unknown_words_are_one_line_with_a_hint(words, hint):
+  assert refusal(parser().parse_args, words.split()).startswith(
+      f"command line: unrecognized arguments: {words}.{hint}")
 
 
 @pytest.mark.parametrize("word", ["a.gin", "a.b=1", "--seed=1"])

@@ -72,14 +72,6 @@ def test_the_newest_line_is_shown_when_the_training_stops_early():
   assert [line.split()[1] for line in out.getvalue().splitlines()] == ["1/5000", "3/5000"]
 
 
-def test_a_resumed_training_counts_only_its_own_steps():
-  progress, clock, out = made(first_step=4000)
-  with progress:
-    clock.now += 10
-    progress.update(4100, {})
-  assert out.getvalue() == "step 4100/5000  10 steps/s  640 examples/s  1m 30s left\n"
-
-
 def test_the_recent_past_is_half_a_minute():
   progress, clock, out = made()
   with progress:

@@ -53,8 +53,7 @@ def test_the_announced_workdir_is_the_one_of_the_run_and_the_next_has_its_own(sa
 
 def test_what_takes_long_is_named(said, monkeypatch):
   monkeypatch.setattr(status, "SILENT_SECONDS", 0.0)
-  assert said("--workdir=w")[2:4] == [
-      "loading TensorFlow: 0s", "preparing data and networks: 0s"]
+  assert said("--workdir=w")[2:4] == ["loading TensorFlow: 0s", "preparing data and networks: 0s"]
 
 
 def test_ctrl_c_is_an_exception_again_when_all_is_loaded(said):

@@ -185,7 +185,6 @@ def test_all_workers_stop_at_the_same_step_and_leave_their_part_of_the_batch(tmp
 def test_asynchronous_steps_are_looked_at(tmp_path):
   done = launched(["--workers=2", "--ps=1"], "tests.programs.fragile", f"--workdir={tmp_path}",
                   status=1, bindings=[*SETTINGS, "Replicator.strategy = 'parameter_server'"])
-  assert ("error: step 6: loss is nan; its batch and numbers are in"
-          in done.stdout + done.stderr)
+  assert ("error: step 6: loss is nan; its batch and numbers are in" in done.stdout + done.stderr)
   with np.load(tmp_path / "failures" / "step-00000006" / "batch.npz") as batch:
     assert batch["x"].tolist() == [20, 21, 22, 23]

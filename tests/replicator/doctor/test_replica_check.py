@@ -12,8 +12,6 @@ from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import examine, quantities
 
-# ---- What is run --------------------------------------------------------------------------------
-
 
 def test_an_experiment_that_cannot_be_examined_says_why():
   with pytest.raises(UsageError, match=r"did not call replicator\.train"):
@@ -22,9 +20,6 @@ def test_an_experiment_that_cannot_be_examined_says_why():
       planted_bugs.Regression, planted_bugs.Points(), workdir=workdir, precision="float32")
   with pytest.raises(UsageError, match=r"passes precision = 'float32' .* leave train.precision"):
     examine(main=fixed)
-
-
-# ---- The variants -------------------------------------------------------------------------------
 
 
 def rows(recordings: dict, words=None, **seen):

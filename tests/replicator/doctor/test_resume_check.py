@@ -1,6 +1,5 @@
 """The proof of exact resume: the first mismatch of two runs, its cause, and real processes."""
 
-import pickle
 import re
 
 import numpy as np
@@ -178,25 +177,11 @@ def test_a_training_that_fails_is_a_row(rows):
     (["--steps=1"], "--steps=1: must be at least 2"),
     (["--gin_param=Replicator.strategy = 'parameter_server'"], "overtake each other"),
 ])
-def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys,
-                                                      monkeypatch):
+def test_what_cannot_be_proved_is_a_single_error_line(words, message, capsys, monkeypatch):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   assert doctor.main(["--experiment=x", "--check_resume", *words]) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1 and message in output.err
-
-
-def test_a_process_of_the_proof_trains_as_the_command_line_says(monkeypatch, capsys, tmp_path):
-  calls, recorded = [], recording()
-  monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  monkeypatch.setattr(resume_recording, "record",
-                      lambda *arguments: calls.append(arguments) or recorded)
-  assert doctor.main(["--experiment=x", "--check_resume", "--gin_param=a.b = 1", "--steps=4",
-                      "--precision=float64", "--train_in=run", "--train_until=2",
-                      f"--record={tmp_path / 'recording'}"]) == 0
-  assert calls == [(None, [], ["a.b = 1", "train.precision = 'float64'"], "run", 2, 4)]
-  assert pickle.loads((tmp_path / "recording").read_bytes()).batches == recorded.batches
-  assert capsys.readouterr().out == ""
 
 
 def check(*params: str, status: int = 0) -> str:

@@ -24,9 +24,6 @@ def seconds(move: str, size: float | None, replicas: int, **network) -> float:
   return model.transfer_seconds(Transfer(move, size), replicas, Network(**network))
 
 
-# ---- The model ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("move", "hops", "sent"), [
     ("all_reduce", 6, 1.5), ("all_gather", 3, 3.0), ("all_to_all", 3, 0.75)])
 def test_a_ring_of_four_is_launched_once(move, hops, sent):
@@ -58,9 +55,6 @@ def test_the_table_of_weak_and_strong_scaling():
       ["2", "75.0", "%"], ["4", "50.0", "%"]]
 
 
-# ---- The command --------------------------------------------------------------------------------
-
-
 def test_a_step_that_sends_nothing_is_refused():
   def main(workdir):
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
@@ -71,10 +65,8 @@ def test_a_step_that_sends_nothing_is_refused():
 
 def test_a_bad_command_line_is_one_line(capsys):
   for words, message in [
-      (["--scaling", "--bandwidth=-1", "--latency=1"], "argument --bandwidth: -1 is not above 0"),
-      (["--scaling", "--bandwidth=1e9", "--latency=nan"], "argument --latency: nan is not above 0"),
+      (["--scaling", "--bandwidth=nan", "--latency=1"], "--bandwidth: nan is not above 0"),
       (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: write both"),
-      (["--scaling", "--step_seconds=0"], "argument --step_seconds: 0 is not above 0"),
       (["--scaling", "--check_resume"], "not allowed with"),
       (["--strong"], "--strong: works only with --scaling")]:
     assert doctor.main(["--experiment=x", *words]) == 2

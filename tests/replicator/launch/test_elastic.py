@@ -70,8 +70,7 @@ def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(ssh, tm
   threading.Timer(1.0, (tmp_path / HOSTS[1]).unlink).start()
   assert launch.launch([sys.executable, "-c", code(tmp_path)], workers=3,
                        placement=machines.Machines(HOSTS, ssh, least=2)) == 0
-  assert {path.name for path in tmp_path.glob("127*-*")} == {
-      f"{host}-1-2" for host in HOSTS[:2]}
+  assert {path.name for path in tmp_path.glob("127*-*")} == {f"{host}-1-2" for host in HOSTS[:2]}
 
 
 def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(ssh, tmp_path, capfd):

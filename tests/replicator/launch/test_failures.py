@@ -10,8 +10,6 @@ from replicator.launch import supervisor
 from tests.programs.processes import wait_until_gone
 from tests.replicator.launch import clusters
 
-# ---- One fails ----------------------------------------------------------------------------------
-
 
 def test_the_first_failure_is_the_status_and_the_others_may_save(tmp_path):
   status, lines, err = clusters.run("--workers=2", f"""
@@ -45,9 +43,6 @@ work()
   assert len(pids) == 2
   for pid in pids:
     wait_until_gone(int(pid))
-
-
-# ---- Parameter servers --------------------------------------------------------------------------
 
 
 def test_only_the_chief_decides():

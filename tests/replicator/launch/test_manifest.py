@@ -1,21 +1,15 @@
-"""The manifests of `--kubernetes`: accepted by the schemas, and trained as they say."""
+"""The manifests of `--kubernetes`: accepted by the schemas, with variables that name all Pods.
+
+That processes with these variables train is in `strategies/test_parameter_server.py`.
+"""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from replicator import launch
-from replicator.app import config
 from replicator.cluster import managers
 from replicator.launch import __main__
-from tests.programs import two_networks
-from tests.programs.forks import in_a_fork
-from tests.programs.logs import rows
-from tests.programs.processes import ROOT, SECONDS
 
 COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'", "--workdir=/work"]
 
@@ -90,32 +84,3 @@ def test_what_cannot_be_written_is_refused_in_one_line(
   assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
   error = capsys.readouterr().err
   assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.slow
-@in_a_fork
-def test_the_command_and_the_environment_of_its_pods_train_as_one_process(tmp_path):
-  settings = ["train.steps = 20", "train.global_batch_size = 4", "train.log_every = 1",
-              "train.eval_every = 0", "train.precision = 'float64'"]
-  manifest = written(tmp_path, command=[
-      sys.executable, "-m", "tests.programs.two_networks", f"--workdir={tmp_path / 'two'}",
-      *(f"--gin_param={each}" for each in [
-          *settings, "Replicator.strategy = 'multi_worker_mirrored'"])])
-  job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-  container = job["template"]["spec"]["containers"][0]
-  environment = {each["name"]: each["value"] for each in container["env"]}
-  # The names of the Pods are here only ports of this machine.
-  hosts = environment["REPLICATOR_HOSTS"].split(",")
-  ports = launch.tf_configs(workers=len(hosts))[0]["cluster"]["worker"]
-  environment["REPLICATOR_HOSTS"] = ",".join(ports)
-  pods = [subprocess.Popen(container["command"], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT,
-                           env={**os.environ, **environment, "JOB_COMPLETION_INDEX": str(index)})
-          for index in range(job["completions"])]
-  for pod in pods:
-    output, _ = pod.communicate(timeout=SECONDS)
-    assert pod.returncode == 0, output
-  config.parse([], settings)
-  two_networks.two_networks(str(tmp_path / "one"))
-  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
-    assert row == pytest.approx(wanted, rel=1e-9)

@@ -1,18 +1,13 @@
-"""A run whose process died is started again as a whole."""
+"""A run whose process died is started again as a whole.
 
-import os
-import pathlib
-import signal
-import subprocess
+That a training then ends as the unbroken one is in `tests/experiments/test_resume.py`.
+"""
+
 import sys
 
 import pytest
 
 from replicator import launch
-from replicator.checkpoints import checkpoint
-from tests.programs.forks import in_a_fork
-from tests.programs.logs import rows
-from tests.programs.processes import ROOT, SECONDS, wait_until
 from tests.replicator.launch import clusters
 
 
@@ -72,8 +67,7 @@ if me == "worker1": wait_for(ready); sys.exit(1)
 touch(ready)
 work()
 """], workers=2, max_restarts=5) == 42
-  assert sorted(capfd.readouterr().out.splitlines()) == [
-      "[worker 0] worker0", "[worker 1] worker1"]
+  assert sorted(capfd.readouterr().out.splitlines()) == ["[worker 0] worker0", "[worker 1] worker1"]
 
 
 def test_a_process_that_fails_to_save_is_not_started_again():
@@ -82,38 +76,3 @@ signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(9))
 print("ready"); work()
 """, "[worker 0] ready")
   assert (status, err) == (9, "launch: worker 0 ended with status 9\n")
-
-
-def pid_of_worker(launcher: int, index: int) -> int:
-  children = pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-  return sorted(map(int, children))[index]  # In the order of their starts.
-
-
-def train(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
-  return subprocess.Popen(
-      [sys.executable, "-m", "replicator.launch", "--workers=2", *options, "--",
-       sys.executable, "-m", "tests.programs.planted_bugs", f"--workdir={workdir}",
-       *(f"--gin_param={binding}" for binding in (
-           "Replicator.strategy = 'multi_worker_mirrored'", "train.steps = 200",
-           "train.log_every = 15", "train.checkpoint_every = 20", "train.eval_every = 0",
-           "train.global_batch_size = 8", "Regression.norm = 'global'"))],
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-@in_a_fork
-def test_a_training_whose_worker_is_killed_ends_as_the_unbroken_one(tmp_path):
-  unbroken = train(tmp_path / "unbroken")
-  _, err = unbroken.communicate(timeout=SECONDS)
-  assert unbroken.returncode == 0, err
-  broken = train(tmp_path / "broken", "--max_restarts=2")
-  wait_until(lambda: list((tmp_path / "broken").glob("checkpoints/step-*")))
-  os.kill(pid_of_worker(broken.pid, 1), signal.SIGKILL)
-  out, err = broken.communicate(timeout=SECONDS)
-  assert broken.returncode == 0, err
-  assert "launch: worker 1 ended with status 137; restart 1 of 2" in err
-  assert "resumed at step" in out
-  assert rows(tmp_path / "broken") == rows(tmp_path / "unbroken")
-  final = [checkpoint.read(tmp_path / run / "checkpoints") for run in ("unbroken", "broken")]
-  assert list(final[0]) == list(final[1])
-  assert all(final[0][path].tobytes() == final[1][path].tobytes() for path in final[0])

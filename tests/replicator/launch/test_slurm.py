@@ -37,8 +37,7 @@ def submitted(folder: pathlib.Path, *options: str, steps: int) -> tuple[str, pat
 
 
 @pytest.mark.slow
-def test_a_preempted_job_is_queued_again_and_equals_the_unbroken_run_bit_for_bit(
-    cluster, tmp_path):
+def test_a_preempted_job_is_queued_again_and_equals_the_unbroken_run_bit_for_bit(cluster, tmp_path):
   job, log = submitted(tmp_path, "--option=--partition=low", steps=1000)
   wait_until(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
   subprocess.run(["sbatch", "--partition=high", "--nodes=2", "--output=/dev/null",

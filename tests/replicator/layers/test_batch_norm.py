@@ -91,8 +91,7 @@ def test_batch_norm_is_that_of_the_global_batch(float64, synchronous):
 def test_batch_norm_does_not_cancel_where_the_mean_is_large(devices, jit_compile, shape):
   # E[x^2] - E[x]^2 would be 29 % off here. The mean itself is known to 6e-5, its last digit.
   batch = batch_of(shape, mean=1e3, std=1.0, dtype=np.float32)
-  results = train_once(
-      Replicator("mirrored", logical_cpus=devices, jit_compile=jit_compile), batch)
+  results = train_once(Replicator("mirrored", logical_cpus=devices, jit_compile=jit_compile), batch)
   expected = reference(**batch)
   moving = results["moving_variance"].astype(np.float64)
   np.testing.assert_allclose((moving - MOMENTUM) / (1 - MOMENTUM),

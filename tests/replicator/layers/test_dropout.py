@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from replicator import Dropout, Replicator, UsageError, random
-from tests.programs.closeness import nests_close
 
 ROWS = 8  # In the global batch.
 RATE = 0.25
@@ -16,24 +15,6 @@ X = np.random.default_rng(0).normal(1.0, 1.0, [ROWS, 3, 5])
 def model() -> keras.Sequential:
   return keras.Sequential([keras.Input(X.shape[1:]), Dropout(RATE),
                            keras.layers.Dense(5, kernel_initializer="identity"), Dropout(RATE)])
-
-
-def run(replicator: Replicator, network=None, x=X) -> tuple[np.ndarray, np.ndarray]:
-  """Outputs in training, and the gradient of their squares, for the global batch."""
-  with replicator.scope():
-    network = network or model()
-
-  def step(batch):
-    with tf.GradientTape() as tape:
-      tape.watch(batch)
-      outputs = network(batch, training=True)
-      loss = tf.reduce_sum(outputs ** 2)
-    return outputs, tape.gradient(loss, batch)
-  parts = replicator.run(step, tf.constant(x, keras.config.floatx()))
-  return tuple(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(2))
-
-
-# ---- What it computes ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy, rtol", [
@@ -63,8 +44,7 @@ def test_what_is_dropped_passes_neither_infinities_nor_gradients():
     tape.watch(x)
     outputs = Dropout(RATE, dtype="float64")(x, training=True)
   assert np.isfinite(outputs).all()
-  np.testing.assert_allclose(tape.gradient(outputs, x),
-                             np.where(np.isinf(x), 0.0, 1 / (1 - RATE)))
+  np.testing.assert_allclose(tape.gradient(outputs, x), np.where(np.isinf(x), 0.0, 1 / (1 - RATE)))
 
 
 @pytest.mark.parametrize("noise_shape", [[None, 1, None], (None, 3, 1), [None, 1, 1]])
@@ -83,15 +63,6 @@ def test_a_mask_of_keras_reaches_the_layers_behind():
                               keras.layers.GlobalAveragePooling1D()])
   vectors = network.layers[0](words).numpy()
   np.testing.assert_allclose(network(words), [vectors[0, :2].mean(0), vectors[1, 0]], rtol=1e-6)
-
-
-def test_replicas_drop_what_one_device_does(float64):
-  expected = run(Replicator("one_device"))
-  nests_close(run(Replicator("mirrored", logical_cpus=2)), expected, 1e-14)
-  assert (expected[0] == 0).mean() > RATE / 2
-
-
-# ---- Its stream ---------------------------------------------------------------------------------
 
 
 def masks(*layers: Dropout) -> list[bytes]:
@@ -122,10 +93,7 @@ def test_configuration_comes_back():
   assert (layer.rate, layer.noise_shape, layer.stream, layer.name) == (RATE, [None, 1], "mine", "x")
 
 
-# ---- What is refused ----------------------------------------------------------------------------
-
-
-BAD_SETTINGS = [
+@pytest.mark.parametrize("make, message", [
     (lambda: Dropout(1.0), r"Dropout.rate = 1.0: must be a number in \[0, 1\)"),
     (lambda: Dropout(-0.1), "Dropout.rate = -0.1: "),
     (lambda: Dropout(float("nan")), "Dropout.rate = nan: "),
@@ -135,10 +103,7 @@ BAD_SETTINGS = [
     (lambda: Dropout(RATE, []), r"noise_shape = \[\]: each example"),
     (lambda: Dropout(RATE, [None, 1])(X, training=True), "noise_shape = .*: does not fit inputs"),
     (lambda: Dropout(RATE, [None, 2, 1])(X, training=True), "write 3 sizes, each None, 1 or"),
-]
-
-
-def test_bad_settings_are_refused_in_one_line():
-  for make, message in BAD_SETTINGS:
-    with pytest.raises(UsageError, match=message):
-      make()
+])
+def test_bad_settings_are_refused_in_one_line(make, message):
+  with pytest.raises(UsageError, match=message):
+    make()

@@ -47,8 +47,7 @@ def test_averaged_weights_keep_what_an_enclosing_scope_replaces(float64):
   np.testing.assert_array_equal(norm.moving_mean, statistics)
 
 
-@pytest.mark.parametrize("make", [GlobalBatchNorm,
-                                  lambda: SpectralNorm(keras.layers.Dense(2))])
+@pytest.mark.parametrize("make", [GlobalBatchNorm, lambda: SpectralNorm(keras.layers.Dense(2))])
 def test_a_frozen_layer_computes_as_when_it_is_not_training(make):
   x = tf.constant(np.random.default_rng(0).normal(2.0, 3.0, [16, 3]), tf.float32)
   layer = make()

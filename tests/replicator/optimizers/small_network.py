@@ -78,7 +78,6 @@ def assert_close(actual, expected, rtol=1e-11):
 
 K = keras.optimizers
 OPTIMIZERS = {
-    "SGD": lambda: K.SGD(0.1),
     "momentum": lambda: K.SGD(0.05, momentum=0.9, nesterov=True),
     "Adam": lambda: K.Adam(LinearDecay(0.1, 5), beta_1=0.0, beta_2=0.9),
     # A binary fraction, since Keras alone rounds a weight decay to float32.

@@ -37,22 +37,15 @@ class Regression(tf.Module):
     return self.optimizer.minimize(self.loss, *batch)
 
 
-def train(replicator: Replicator, update: str) -> tuple[list[float], np.ndarray]:
+def train(replicator: Replicator, update: str, model_type=Regression
+          ) -> tuple[list[float], np.ndarray]:
   """The mean loss of each of three steps, and the last kernel."""
   with replicator.scope():
-    model = Regression()
+    model = model_type()
   batch = (X.astype(keras.config.floatx()), Y.astype(keras.config.floatx()))
   losses = [np.mean(replicator.run(getattr(model, update), batch)) for _ in range(3)]
   assert model.scale.numpy() == SCALE  # Another optimizer's.
   return losses, model.kernel.numpy()
-
-
-def test_updates_are_those_of_a_tape(float64, one_or_two):
-  losses, kernel = train(one_or_two, "minimized")
-  expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
-  assert expected_losses[0] > expected_losses[2]
-  np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
-  np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
 
 
 @pytest.fixture
@@ -61,13 +54,20 @@ def two_parts():
   gin.parse_config("microbatch.n = 2")
 
 
-def test_minimize_divides_the_batch_by_itself(float64, two_parts, one_or_two, monkeypatch):
-  sizes, loss = set(), Regression.loss
-  monkeypatch.setattr(Regression, "loss",
-                      lambda self, x, y: sizes.add(x.shape[0]) or loss(self, x, y))
-  losses, kernel = train(one_or_two, "minimized")
-  assert sizes == {len(X) // one_or_two.num_replicas // 2}
+@pytest.mark.parametrize("parts", [1, 2])
+def test_updates_are_those_of_a_tape_also_in_parts_of_the_batch(float64, one_or_two, parts):
+  gin.parse_config(f"microbatch.n = {parts}")
+  sizes = set()
+
+  class Seen(Regression):
+    def loss(self, x, y):
+      sizes.add(x.shape[0])
+      return super().loss(x, y)
+
+  losses, kernel = train(one_or_two, "minimized", Seen)
+  assert sizes == {len(X) // one_or_two.num_replicas // parts}
   expected_losses, expected_kernel = train(Replicator("one_device"), "by_hand")
+  assert expected_losses[0] > expected_losses[2]
   np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
   np.testing.assert_allclose(kernel, expected_kernel, rtol=1e-12)
 

@@ -22,20 +22,14 @@ from tests.replicator.optimizers.small_network import K
 # ---- As Keras on one replica --------------------------------------------------------------------
 
 
-def test_updates_are_those_of_keras_on_the_global_batch(float64, synchronous):
-  trajectory, wrapped = small.train(synchronous, small.OPTIMIZERS["Adam"], 4)
-  small.assert_close(trajectory, small.train_plainly(small.OPTIMIZERS["Adam"](), 4))
-  assert wrapped.keras_optimizer.iterations.numpy() == 4
-
-
-OTHERS = sorted({
+OPTIMIZERS = sorted({
     name for name, value in vars(K).items()
     if isinstance(value, type) and "learning_rate" in inspect.signature(value).parameters
-} - {"Optimizer", *small.OPTIMIZERS})
+} - {"Optimizer", "AdamW"})  # Keras alone rounds the weight decay of AdamW to float32.
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_any_other_keras_optimizer_trains_as_it_does_alone_or_is_refused(float64, name):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_keras_optimizer_trains_as_alone_on_the_global_batch_or_is_refused(float64, name):
   make = lambda: getattr(K, name)(0.125, name="the_optimizer")
   try:
     trajectory, _ = small.train(Replicator("central_storage", logical_cpus=2), make, 3)

@@ -71,7 +71,7 @@ def test_a_linear_decay(float64, times, expected):
   np.testing.assert_allclose(values(schedule, list(expected)), list(expected.values()), atol=1e-15)
 
 
-SENSELESS = [
+@pytest.mark.parametrize("make, message", [
     (lambda: schedules.linear(1.0, 0.0, start=20, end=10),
      "linear: start = 20 and end = 10: the schedule must not end before it begins"),
     (lambda: schedules.cosine(1.0, 0.0, end=0), "cosine: start = 0 and end = 0"),
@@ -85,13 +85,10 @@ SENSELESS = [
     (lambda: schedules.LinearDecay(0.1, 5, start=5), "must follow each other in this order"),
     (lambda: schedules.LinearDecay(0.1, 9, start=2, warmup=3), "must follow each other in this"),
     (lambda: schedules.warmup(1.0, steps=0), "warmup.steps = 0: must be at least 1"),
-]
-
-
-def test_a_schedule_that_makes_no_sense_is_refused():
-  for make, message in SENSELESS:
-    with pytest.raises(UsageError, match=message):
-      make()
+])
+def test_a_schedule_that_makes_no_sense_is_refused(make, message):
+  with pytest.raises(UsageError, match=message):
+    make()
 
 
 def test_a_step_reads_the_value_of_its_own_number(one_or_two):

@@ -3,8 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, batch_size, num_replicas, replica_id, step_number
-from replicator.step import context
+from replicator import Replicator, num_replicas, replica_id, step_number
 
 
 def where() -> tf.Tensor:
@@ -20,13 +19,6 @@ def test_each_replica_knows_its_number_how_many_there_are_and_the_step(synchrono
         [i, replicas, step] for i in range(replicas)]
 
 
-def test_an_eager_step_is_a_step(run_eagerly, one_or_two):
-  run_eagerly()
-  for step in range(2):
-    assert [list(r.numpy()) for r in one_or_two.run(where)] == [
-        [i, one_or_two.num_replicas, step] for i in range(one_or_two.num_replicas)]
-
-
 def test_outside_a_step_and_in_a_scope_code_is_replica_0_of_1_at_step_0(one_or_two):
   assert list(where().numpy()) == list(tf.function(where)().numpy()) == [0, 1, 0]
   with one_or_two.scope():
@@ -39,10 +31,3 @@ def test_a_step_that_raises_is_left():
   with pytest.raises(KeyError, match="from the step"):
     Replicator("one_device").run(failing)
   assert int(step_number()) == 0
-
-
-def test_a_replica_knows_its_share_of_the_global_batch(one_or_two, monkeypatch):
-  monkeypatch.setattr(context.run, "global_batch_size", 12)
-  assert batch_size() == 12
-  share = 12 // one_or_two.num_replicas
-  assert one_or_two.run(lambda: batch_size()) == [share] * one_or_two.num_replicas

@@ -72,8 +72,7 @@ def test_xla_draws_the_same():
   drawn = draw(one(jit_compile=True), some_kinds)
   for name, values in drawn.items():
     # The inverse error function of XLA rounds differently.
-    np.testing.assert_allclose(values, drawn_alone()[name], rtol=INEXACT.get(name, 0),
-                               err_msg=name)
+    np.testing.assert_allclose(values, drawn_alone()[name], rtol=INEXACT.get(name, 0), err_msg=name)
 
 
 def test_eager_steps_and_their_micro_batches_draw_the_same(run_eagerly):
@@ -108,17 +107,14 @@ def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
   np.testing.assert_equal(drawn, {name: drawn_alone()[name][0] for name in drawn})
 
 
-def test_micro_batches_in_a_loop_draw_what_the_batch_does():
-  assert_first_step(in_parts(one(), 4, two_kinds))
-
-
-@pytest.mark.parametrize("with_collective, large_row", [
-    (True, 4096), (False, 1)], ids=["unrolled", "row_by_row"])
-def test_micro_batches_on_two_replicas_draw_what_the_batch_does(
-    monkeypatch, with_collective, large_row):
+@pytest.mark.parametrize("replicas, n, with_collective, large_row", [
+    (1, 4, False, 4096), (2, 2, True, 4096), (2, 2, False, 1)],
+                         ids=["loop", "unrolled", "row_by_row"])
+def test_micro_batches_draw_what_the_batch_does(monkeypatch, replicas, n, with_collective,
+                                                large_row):
   monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
-  mirrored = Replicator("mirrored", logical_cpus=2)
-  assert_first_step(in_parts(mirrored, 2, two_kinds, with_collective))
+  on = Replicator("mirrored", logical_cpus=replicas)
+  assert_first_step(in_parts(on, n, two_kinds, with_collective))
 
 
 def test_a_replica_makes_the_bits_of_its_own_rows_only(monkeypatch):
@@ -141,13 +137,6 @@ def test_the_precision_of_the_run_does_not_change_choices(set_precision):
       "permutation": random.permutation("p", [rows, 5])}, steps=1)
   np.testing.assert_equal({name: values[0] for name, values in drawn.items()},
                           {name: expected[name][0] for name in drawn})
-
-
-def test_a_resumed_step_draws_what_it_would_have_drawn():
-  replicator = one()
-  compiled = replicator.compile(lambda step: replicator.on_replicas(
-      lambda: all_kinds(ROWS)["normal"], step, ()))
-  np.testing.assert_array_equal(compiled(tf.constant(1, tf.int64)), drawn_alone()["normal"][1])
 
 
 def test_seeding_starts_the_streams_outside_of_steps_again_which_do_not_move_those_inside():
@@ -320,7 +309,7 @@ def test_a_draw_in_a_branch_or_loop_of_the_step_or_a_compiled_function_is_refuse
     INSIDE[0]()
 
 
-BAD_DRAWS = [
+@pytest.mark.parametrize("draw_it, message", [
     (lambda: random.normal("z", []), "'z': draws for the examples of a batch; write a shape"),
     (lambda: random.normal("z", tf.TensorShape([None, 3])), r"'z': .*unknown shape \[None, 3\]"),
     (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': does not draw int8; write 'int32'"),
@@ -331,9 +320,6 @@ BAD_DRAWS = [
     (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); write \[n, k\]"),
     (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
     (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
-]
-
-
-def test_bad_input_is_refused_in_one_line():
-  for draw_it, message in BAD_DRAWS:
-    assert re.search(message, refusal(draw_it))
+])
+def test_bad_input_is_refused_in_one_line(draw_it, message):
+  assert re.search(message, refusal(draw_it))

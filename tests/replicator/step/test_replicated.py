@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, all_concat, all_mean, microbatch, replica_id, replicated
+from replicator import Replicator, all_mean, microbatch, replicated
 
 
 def built(replicator: Replicator, value, **options) -> tf.Variable:
@@ -24,8 +24,7 @@ def test_a_variable_has_the_dtype_of_its_value_or_the_one_asked_for(one_or_two):
     variable = built(one_or_two, value, dtype=dtype, name="state")
     assert variable.dtype == expected
     assert not variable.trainable
-    np.testing.assert_array_equal(replicated.read(variable),
-                                  value() if callable(value) else value)
+    np.testing.assert_array_equal(replicated.read(variable), value() if callable(value) else value)
 
 
 def test_plain_code_writes_every_copy(synchronous):
@@ -44,22 +43,6 @@ def add_at(copies: list[tf.Variable], index: tf.Tensor) -> None:
   numbers, calls = copies
   numbers.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
   calls.assign_add(1)
-
-
-def test_a_step_changes_all_copies_in_place(synchronous):
-  numbers, calls = built(synchronous, np.zeros(8, np.int32)), built(synchronous, np.int32(0))
-
-  def step():
-    index = all_concat(tf.reshape(tf.cast(replica_id(), tf.int32), [1]))
-    replicated.update([numbers, calls], add_at, index)
-    return tf.constant(0)
-
-  for _ in range(2):
-    synchronous.run(step)
-  replicas = synchronous.num_replicas
-  assert seen_by_replicas(synchronous, numbers) == [[2] * replicas + [0] * (8 - replicas)
-                                                    ] * replicas
-  assert seen_by_replicas(synchronous, calls) == [2] * replicas
 
 
 def test_plain_code_changes_all_copies_in_place(synchronous):

@@ -115,8 +115,7 @@ def optimizer_of(*nets) -> replicator.Optimizer:
 
 def test_a_variable_with_two_owners_is_refused_with_both_paths(tmp_path):
   generator, encoder = network(1), network(1)
-  step = Holder(d_optimizer=optimizer_of(encoder),
-                others={"ge": optimizer_of(generator, encoder)})
+  step = Holder(d_optimizer=optimizer_of(encoder), others={"ge": optimizer_of(generator, encoder)})
   message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
              "'d_optimizer' and 'others/ge'; give it to one")
   for start in (lambda: replicator.Replicator().run(step),
@@ -199,10 +198,3 @@ def test_paths_are_sorted_and_the_same_when_a_step_is_built_again():
     paths = list(variables_of(make()))
     assert len(paths) >= count
     assert list(variables_of(make())) == paths == sorted(paths)
-
-
-def test_paths_do_not_depend_on_the_strategy(one_or_two):
-  expected = [(path, v.shape) for path, v in variables_of(TwoNetworks()).items()]
-  with one_or_two.scope():
-    step = TwoNetworks()
-  assert [(path, v.shape) for path, v in variables_of(step).items()] == expected

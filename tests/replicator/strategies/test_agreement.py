@@ -17,8 +17,7 @@ def other(monkeypatch):
 
   def exchange(name: str, text: str, process: int, processes: int) -> list[str]:
     mine = json.loads(text)
-    return [text, json.dumps({**mine, **{key: value(mine[key])
-                                         for key, value in changes.items()}})]
+    return [text, json.dumps({**mine, **{key: value(mine[key]) for key, value in changes.items()}})]
   monkeypatch.setattr(tensorflow_internals, "meet", lambda name: None)
   monkeypatch.setattr(tensorflow_internals, "exchange", exchange)
   return changes
@@ -42,8 +41,7 @@ def test_clocks_that_are_apart_are_a_warning(other):
 @pytest.mark.parametrize("key, change, message", [
     ("config", lambda text: text + "\ntrain.steps = 5\n",
      "train.steps is not set on worker 0, and 5 on worker 1"),
-    ("versions", lambda versions: {**versions, "keras": "3.1"},
-     "on worker 0, and 3.1 on worker 1"),
+    ("versions", lambda versions: {**versions, "keras": "3.1"}, "on worker 0, and 3.1 on worker 1"),
     ("examples", lambda count: count - 1, "the number of examples is 8 on worker 0, and 7 on w")])
 def test_a_difference_is_named(other, key, change, message):
   other[key] = change

@@ -13,8 +13,6 @@ from replicator.strategies import strategy
 from tests.programs.processes import python
 from tests.programs.refusals import refusal
 
-# ---- Names and devices --------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name, logical_cpus, kind", [
     ("default", None, "_DefaultDistributionStrategy"), ("one_device", None, "OneDeviceStrategy"),
@@ -40,9 +38,8 @@ def test_an_unknown_name_or_number():
 
 
 def test_without_a_tpu():
-  message = refusal(strategy.make, "tpu")
-  assert message.startswith("Replicator.strategy = 'tpu': no TPU here (")
-  assert message.endswith("; name one with Replicator.tpu, or write another strategy")
+  assert refusal(strategy.make, "tpu").endswith(
+      "; name one with Replicator.tpu, or write another strategy")
 
 
 def test_the_cpu_of_a_new_process_is_split():
@@ -64,13 +61,8 @@ except replicator.UsageError as error:
 
 def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
   monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: None)
-  assert refusal(strategy.make, "mirrored", 7) == (
-      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; start a "
-      "new process (in a notebook, restart the kernel) and make the Replicator before computing "
-      "anything")
-
-
-# ---- Clusters -----------------------------------------------------------------------------------
+  assert refusal(strategy.make, "mirrored", 7).startswith(
+      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; start a ")
 
 
 @pytest.mark.parametrize("name, launch, cluster, kind", [
@@ -80,14 +72,11 @@ def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
 def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, launch, cluster,
                                                             kind):
   monkeypatch.delenv("TF_CONFIG", raising=False)
-  assert refusal(strategy.make, name) == (
-      f"Replicator.strategy = '{name}': the environment has no TF_CONFIG; start all processes "
-      f"with: python -m replicator.launch {launch} -- COMMAND; or with srun in a job of Slurm")
+  assert f"with: python -m replicator.launch {launch} -- COMMAND; or with srun" in refusal(
+      strategy.make, name)
   monkeypatch.setenv("TF_CONFIG", json.dumps(
       {"cluster": cluster, "task": {"type": kind, "index": 0}}))
-  assert refusal(strategy.make, name, 2) == (
-      f"Replicator.logical_cpus = 2: '{name}' has one replica for each process on CPUs; "
-      "start more workers instead")
+  assert refusal(strategy.make, name, 2).startswith("Replicator.logical_cpus = 2: ")
 
 
 def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
@@ -102,9 +91,8 @@ def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
 def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
   monkeypatch.setenv("TF_CONFIG", json.dumps({
       "cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}))
-  assert refusal(strategy.make, "multi_worker_mirrored") == (
-      "Replicator.strategy = 'multi_worker_mirrored': TensorFlow has already started in this "
-      f"process, without the cluster; {strategy.NEW_PROCESS}")
+  assert refusal(strategy.make, "multi_worker_mirrored").endswith(
+      f"without the cluster; {strategy.NEW_PROCESS}")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])

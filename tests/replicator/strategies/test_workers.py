@@ -35,30 +35,22 @@ def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_stuck", [False, True], ids=["killed", "stuck"])
 @in_a_fork
-def test_a_worker_that_is_killed_is_named_by_all_others(tmp_path):
+def test_a_worker_that_is_killed_or_stuck_is_named_by_all_others(tmp_path, is_stuck):
   addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
-  with running(tmp_path, *[FOREVER] * 3, addresses=addresses) as (first, second, third):
-    has_logged(tmp_path, 5)
-    second.kill()
-    for other in (first, third):
-      assert ended(other, 1) == [
-          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to "
-          "resume from the last checkpoint"]
-
-
-@pytest.mark.slow
-@in_a_fork
-def test_a_worker_that_is_stuck_is_named_by_all_others(tmp_path):
-  addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
-  settings = [*FOREVER, "Replicator.stuck_timeout = 10.0"]
+  settings = [*FOREVER, *["Replicator.stuck_timeout = 10.0"] * is_stuck]
+  program = "tests.programs.stuck" if is_stuck else "tests.programs.fragile"
   with running(tmp_path, *[settings] * 3, addresses=addresses,
-               command=["tests.programs.stuck"]) as (first, second, third):
+               command=[program]) as (first, second, third):
+    if not is_stuck:
+      has_logged(tmp_path, 5)
+      second.kill()
     for other in (first, third):
       assert ended(other, 1) == [
           f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to "
           "resume from the last checkpoint"]
-    assert second.poll() is None
+    assert not is_stuck or second.poll() is None
 
 
 @pytest.mark.slow

@@ -16,16 +16,8 @@ def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sw
     assert sweep.folder.exists() == (not flags) and not sweep.logs()
 
 
-def test_an_experiment_that_is_not_there_is_reported(sweep):
-  assert sweep.write(experiment="experiments.sngna").run("--explain") == 2
-  assert sweep.err.startswith("error: sweep.experiment = 'experiments.sngna' rejects a trial: ")
-  assert sweep.err.endswith("No module named experiments.sngna\n")
-
-
 @pytest.mark.parametrize("flags, message", [
-  (["--runner=rai"], "argument --runner: invalid choice: 'rai' (choose from "),
   (["--jobs=0"], "--jobs=0: must be at least 1"),
-  (["--job=1"], "unrecognized arguments: --job=1. Did you mean '--jobs'?"),
   (["--workdir={file}"], "cannot be written (File exists); write another folder"),
 ])
 def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
@@ -49,9 +41,6 @@ def test_trials_of_gin_files_that_have_changed_are_shown_apart(sweep, tmp_path):
     found = [(row["id"] in earlier, row["in_sweep_file"]) for row in csv.DictReader(file)]
   assert found == [(False, "yes")] * 3 + [(True, "no")] * 2
   assert list(sweep.logs().values()) == [[0]] * 5
-
-
-# ---- --explain ----------------------------------------------------------------------------------
 
 
 def test_explain_prints_each_trial_with_its_command_and_runs_none(sweep):

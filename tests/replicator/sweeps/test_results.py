@@ -73,14 +73,10 @@ def test_csv_has_a_row_for_each_trial(ranked, tmp_path):
   assert table[-1]["in_sweep_file"] == "no" and table[-1]["net"] == ""
 
 
-# ---- The page -----------------------------------------------------------------------------------
-
-
 def test_the_page_shows_all_and_needs_nothing_else(ranked, tmp_path, page_file):
   results.write_page(tmp_path, ranked, page_file, 12)
   text = (tmp_path / "sweep.html").read_text()
   assert not re.search(r"(src|href)=.(?!#)|url\((?!#)|@import|<script", text)
-  assert "<small>" not in re.sub(r"<small>Sweep of", "", text)  # What users write is escaped.
   assert "lowest eval/loss is best" in text and "8m 08s in all" in text
   assert "7 of 12 done, 1 failed" in text and "error: &lt;it&gt; broke" in text
   assert "mean and spread over the seeds" in text
@@ -106,9 +102,6 @@ def test_a_trial_links_to_its_report_if_there_is_one(ranked, tmp_path, page_file
   assert re.findall(r'<th>(\d) <a href="([^"]+)">report</a>', text) == [("2", path)]
 
 
-# ---- Lines --------------------------------------------------------------------------------------
-
-
 def test_each_end_and_the_state_are_a_line(ranked):
   current = [result for result in ranked if result.is_current]
   assert results.ended(current[0]) == f"done    {current[0].record.id}  eval/loss 1  1m 01s"
@@ -116,11 +109,3 @@ def test_each_end_and_the_state_are_a_line(ranked):
   assert results.ended(failed) == "failed  t0  1m 01s  error: <it> broke"
   assert results.state(current, 8) == "7 of 8 done, 1 failed; the best: t1  eval/loss 1"
   assert results.state([failed], 8) == "0 of 8 done, 1 failed"
-
-
-def test_a_line_names_the_trials_that_are_not_of_the_sweep_now(ranked):
-  for result in ranked[:3]:
-    result.is_current = False
-  (line,) = results.apart(ranked)
-  assert line.endswith(" have changed since: t1, t2, t3 and 1 more")
-  assert results.apart(ranked[3:-1]) == []

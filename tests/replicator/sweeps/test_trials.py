@@ -23,21 +23,16 @@ def test_a_name_is_the_same_in_any_order_and_any_process():
   assert trial_id(dict(reversed(bindings.items()))) == trial_id(bindings)
 
 
-@pytest.mark.parametrize("bindings", [
-  {"a.b": "../../etc/passwd"}, {"a": "x y\tz\n"}, {"a": [1, {"b": None}]}, {"scope/a.b": "@adam"},
-  {f"name_{i}.parameter": "long" * 10 for i in range(20)}, {"gin_file": ["x/y.gin", "z.gin"]},
-  {"a": "ü/é"}])
-def test_a_name_is_a_good_name_for_a_folder(bindings):
-  name = trial_id(bindings)
-  assert re.fullmatch(r"[A-Za-z0-9_=.+-]+", name)
-  assert not name.startswith((".", "-")) and len(name) < 120
-
-
 @pytest.mark.parametrize("bindings, begin", [
-  ({"a": 0.12345678}, "a=0.12345678_"), ({"a": 1e-4}, "a=0.0001_"),
-  ({"gin_file": "x/y.gin"}, "gin_file=y_"), ({"a": "@adam"}, "a=adam_"), ({"a": [1, 2]}, "a=1-2_")])
-def test_a_name_shows_the_values(bindings, begin):
-  assert trial_id(bindings).startswith(begin)
+  ({"a": 0.12345678}, "a=0.12345678_"), ({"a": 1e-4}, "a=0.0001_"), ({"a": [1, 2]}, "a=1-2_"),
+  ({"gin_file": "x/y.gin"}, "gin_file=y_"), ({"scope/a.b": "@adam"}, "b=adam_"),
+  ({"gin_file": ["x/y.gin", "z.gin"]}, "gin_file="), ({"a.b": "../../etc/passwd"}, "b="),
+  ({"a": "x y\tz\n"}, "a="), ({"a": [1, {"b": None}]}, "a="), ({"a": "ü/é"}, "a="),
+  ({f"name_{i}.parameter": "long" * 10 for i in range(20)}, "")])
+def test_a_name_shows_the_values_and_is_good_for_a_folder(bindings, begin):
+  name = trial_id(bindings)
+  assert name.startswith(begin) and not name.startswith((".", "-"))
+  assert re.fullmatch(r"[A-Za-z0-9_=.+-]+", name) and len(name) < 120
 
 
 def test_a_name_changes_with_what_gin_files_and_those_that_they_include_say(tmp_path):

@@ -61,9 +61,6 @@ def test_calls_of_python_are_named_once_with_their_lines():
       f"tf.numpy_function{line_of('# NumPy.')}", f"tf.py_function{line_of('# Python.')}"]
 
 
-# ---- Convolutions whose gradient oneDNN gets wrong -----------------------------------------------
-
-
 def found(kernel: list[int], strides: int, dtype: tf.DType = tf.float32, backward: bool = True
           ) -> list[str]:
   """The unsafe convolutions in the graph of a convolution, inside a branch, and of its gradient."""

@@ -1,51 +1,32 @@
 """Freezing between calls: obeyed by the compiled step, and restored with a checkpoint."""
 
+import functools
 import itertools
 import json
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 import replicator
-from replicator import Replicator, wrap_optimizer
+from replicator import Replicator
 from replicator.app import config
 from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
 from replicator.training.training_function import TrainingFunction
+from tests.programs.features import Regression
 from tests.programs.logs import rows
 from tests.programs.planted_bugs import WIDTH, Points
 
-BATCH = {"x": np.float32(np.random.default_rng(0).normal(size=[8, WIDTH]))}
+X = np.float32(np.random.default_rng(0).normal(size=[8, WIDTH]))
+BATCH = {"x": X, "y": X[:, :1]}
+TwoLayers = functools.partial(Regression, ema_decay=0.5)
 
 
-class TwoLayers(tf.Module):
-  """A network of two layers, in one optimizer with momentum."""
-
-  def __init__(self):
-    super().__init__()
-    self.network = keras.Sequential([
-        keras.Input([WIDTH]), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
-    self.optimizer = wrap_optimizer(
-        keras.optimizers.Adam(0.1), self.network.trainable_variables, ema_decay=0.5)
-
-  def __call__(self, batch):
-    with tf.GradientTape() as tape:
-      loss = tf.reduce_mean((self.network(batch["x"], training=True) - 1.0) ** 2)
-    trained = self.network.trainable_variables
-    self.optimizer.apply(tape.gradient(loss, [v.value for v in trained]))
-    return {"loss": loss}
-
-
-def values(step: TwoLayers) -> dict[str, np.ndarray]:
+def values(step: Regression) -> dict[str, np.ndarray]:
   return {path: v.numpy() for path, v in variables_of(step).items()}
 
 
 def moved(before: dict, after: dict) -> set[str]:
   return {path for path in before if not np.array_equal(before[path], after[path])}
-
-
-# ---- The flags ----------------------------------------------------------------------------------
 
 
 def test_flags_that_changed_come_back_and_no_others():
@@ -62,9 +43,6 @@ def test_flags_that_changed_come_back_and_no_others():
   assert other.network.layers[1].kernel.trainable
   its.restore({})
   assert its.changes() == {}
-
-
-# ---- The compiled step --------------------------------------------------------------------------
 
 
 def test_a_running_step_obeys_every_change():
@@ -89,7 +67,7 @@ def test_a_running_step_obeys_every_change():
 def test_each_combination_is_traced_once():
   traced = []
 
-  class Counted(TwoLayers):
+  class Counted(Regression):
     def __call__(self, batch):
       traced.append(self.network.layers[0].trainable)
       return super().__call__(batch)
@@ -104,10 +82,7 @@ def test_each_combination_is_traced_once():
   assert traced == [True, True, False, False]
 
 
-# ---- A training ---------------------------------------------------------------------------------
-
-
-def freezes_once(step: TwoLayers, number: int) -> None:
+def freezes_once(step: Regression, number: int) -> None:
   """A resumed run does not come past these steps again."""
   if number in (3, 9):
     step.network.layers[0].trainable = number == 9

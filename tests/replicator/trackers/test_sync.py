@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from replicator import UsageError
+from replicator.trackers import services, tracker
 from replicator.trackers.sync import Followers
 from tests.programs.processes import wait_until
 from tests.replicator.trackers.conftest import Memory, Workdir
@@ -18,22 +20,6 @@ def follow(workdir: Workdir, *trackers, first_step: int = -1) -> Followers:
   followers.said = said
   followers.begin()
   return followers
-
-
-def test_a_line_is_sent_once_it_is_settled(workdir):
-  memory = Memory()
-  followers = follow(workdir, memory)
-  workdir.log(0, 20)
-  followers.settle(None)  # There is no checkpoint.
-  followers.settle(10)
-  wait_until(lambda: memory.records and max(*memory.records.values(), default=0) == 10)
-  workdir.log(22, 30)
-  followers.settle(20)
-  wait_until(lambda: max(*memory.records.values()) == 20)
-  (lines,) = memory.records.values()
-  assert lines == {step: line for step, line in workdir.lines.items() if step <= 20}
-  assert followers.said == []
-  followers.end("interrupted")
 
 
 @pytest.mark.parametrize("status, last", [("finished", 20), ("failed", 20), ("interrupted", 10)])
@@ -225,3 +211,24 @@ def test_a_tracker_learns_the_configuration_and_the_sweep_of_the_run(folder, gro
   assert run.config == {
       "train.steps": 40, "train.trackers": "[@MLflow()]", "Network.widths": (8, 16),
       "Network.activation": "@relu", "deep/Network.name": "a b"}
+
+
+# ---- The values of `train.trackers` -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trackers, message", [
+    ([Memory(), 3], r"3 is no tracker; write @MLflow\(\), @WandB\(\) or @Trackio\(\), with br"),
+    ([Memory], r"<class '.*Memory'> is no tracker; .* with brackets")])
+def test_what_is_no_tracker_is_refused(trackers, message):
+  tracker.check([Memory(), Memory()])
+  with pytest.raises(UsageError, match=message):
+    tracker.check(trackers)
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+  monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
+  for kind in (services.MLflow, services.WandB, services.Trackio):
+    name = kind.__name__
+    with pytest.raises(UsageError, match=rf"@{name}\(\) needs its package: pip install "
+                                         rf"-e '\.\[{name.lower()}\]'"):
+      kind()

@@ -10,19 +10,10 @@ import tensorflow as tf
 
 import replicator
 from replicator import Evaluation, UsageError, random
-from replicator.step.variables import variables_of
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
-from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
-
-
-def test_a_plain_function_trains(tmp_path):
-  step = train(tmp_path, "train.steps = 30", step=make_function, inputs=Points())
-  values = list(column(tmp_path, "loss").values())
-  assert values[-1] < values[0] / 2
-  # 3 weights and 4 of the batch norm; iterations, learning rate, 2 slots for all; a counter.
-  assert len(variables_of(step)) == 7 + 2 + 2 + 1
+from tests.replicator.training.runs import MIRRORED_2, column, train
 
 
 def test_a_step_without_inputs_draws_its_own_examples(tmp_path):
@@ -48,8 +39,7 @@ def test_an_input_function_provides_the_batches(tmp_path):
   def mean(batch):
     position, step = batch
     assert position.shape == [4] and step.shape == [4, 2]
-    return {"position": tf.reduce_mean(tf.cast(position, "float32")),
-            "step": tf.reduce_max(step)}
+    return {"position": tf.reduce_mean(tf.cast(position, "float32")), "step": tf.reduce_max(step)}
 
   saving = "train.checkpoint_every = 2"
   for steps in (2, 4):  # The second time it resumes.
@@ -86,10 +76,7 @@ def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_non
   assert ended[1] is None and not (tmp_path / "refused" / "report.html").exists()
 
 
-# ---- Settings ------------------------------------------------------------------------------------
-
-
-IMPOSSIBLE = [
+@pytest.mark.parametrize("binding, message", [
     ("train.steps = 10.0", "train.steps = 10.0: must be int, not float"),
     ("train.steps_per_call = 3", "train.steps = 10: must be a multiple of train.steps_per_call"),
     ("train.steps_per_call = 5", "train.log_every = 1: must be a multiple of train.steps_per_call"),
@@ -100,13 +87,11 @@ IMPOSSIBLE = [
     ("train.global_batch_size = 0", "train.global_batch_size = 0"),
     ("train.global_batch_size = '8'", "train.global_batch_size = '8': must be int, not str"),
     ("train.seed = -1", "train.seed = -1"),
-    ("train.seed = 4294967296", "train.seed = 4294967296")]
-
-
-def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path):
-  for binding, message in IMPOSSIBLE:
-    said = refusal(train, tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
-    assert re.search(message, said) and not (tmp_path / "run").exists()
+    ("train.seed = 4294967296", "train.seed = 4294967296"),
+    ("train.trackers = [3]", "3 is no tracker")])
+def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path, binding, message):
+  said = refusal(train, tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
+  assert re.search(message, said) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("bindings, step, message", [
@@ -114,8 +99,8 @@ def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path):
         lambda x: tf.reduce_mean(x), tf.zeros([8]))}, "microbatch.n = 3: does not divide"),
     (["critick/microbatch.n = 2"], lambda: {"loss": in_scope("critic")},
      "critick/microbatch.n is never used.* Did you mean 'critic'?"),
-    (["Guard.limits = {'los': 1.0}"], lambda: {"loss": 0.0}, "the step logs no 'los'"),
-    (["Checkpoints.keep_best = 'los'"], lambda: {"loss": 0.0}, "keep_best = 'los': nothing of"),
+    (["Guard.limits = {'los': 1.0}"], lambda: {"loss": 0.0},
+     "Guard.limits: the step logs no 'los'. Did you mean 'loss'"),
     ([], lambda: {"loss": tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))}, "Dimensions must be"),
     ([], lambda: {"loss": tf.zeros([2])}, "'loss' of shape"),
 ])

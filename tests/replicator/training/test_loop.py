@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 import replicator
 from replicator import Evaluation, UsageError
@@ -20,29 +19,20 @@ from replicator.errors import RunFailed, chain_of
 from replicator.training import chief
 from tests.programs.counter import Counter
 from tests.programs.logs import rows, timed_rows
-from tests.programs.two_networks import WIDTH, Points, TwoNetworks, evaluate
+from tests.programs.two_networks import Points, evaluate
 from tests.replicator.training.runs import MIRRORED_2, column, make_function, train
 
 # ---- What a run leaves behind -------------------------------------------------------------------
 
 
 def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
-  initial = []
-  def make_step():
-    networks = TwoNetworks()
-    initial.extend(v.numpy() for v in networks.generator.trainable_variables)
-    return networks
-
   networks = train(tmp_path, "train.steps = 10", "train.log_every = 5", "train.eval_every = 5",
-                   "train.checkpoint_every = 5", "train.seed = 3", step=make_step,
-                   inputs=Points(), evaluate=evaluate)
-
+                   "train.checkpoint_every = 5", "train.seed = 3", inputs=Points(),
+                   evaluate=evaluate)
   assert networks.optimizers["critic"].keras_optimizer.iterations.numpy() == 10
   printed = capsys.readouterr().out
   assert printed.count("evaluation: mean of 8 samples\n") == 1  # It is the same every time.
   assert all(f"step {step}  eval/mean " in printed for step in (0, 5, 10))
-  for old, new in zip(initial, networks.generator.trainable_variables, strict=True):
-    assert np.abs(old - new.numpy()).max() > 1e-3
   # One object for each log point; what an evaluation found is part of it.
   first, *others = timed_rows(tmp_path)
   assert list(first) == ["step", "seconds", "eval/mean"]
@@ -53,13 +43,9 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())
   assert all(0 <= row["data_wait"] <= 1 for row in others)
-  pictures = sorted((tmp_path / "samples").iterdir())
-  assert [p.name for p in pictures] == [f"step-{s:08d}.png" for s in (0, 5, 10)]
-  with Image.open(pictures[0]) as picture:
-    assert picture.size == (WIDTH, 8)
+  assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+      f"step-{s:08d}.png" for s in (0, 5, 10)]
   facts = json.loads((tmp_path / "run.json").read_text())
-  assert {"command", "experiment", "started", "git_commit", "versions", "machine"} < set(facts)
-  assert {"python", "tensorflow", "keras", "numpy"} <= set(facts["versions"])
   expected = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
           "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
           "evaluation": "mean of 8 samples"}

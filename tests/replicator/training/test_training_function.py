@@ -98,24 +98,6 @@ def test_scalars_have_the_precision_of_the_run(set_precision, precision, dtype):
   assert history["third"][0] == np.asarray(1 / 3, dtype)
 
 
-@pytest.mark.parametrize("steps_per_call", [1, 3])
-def test_the_request_to_stop_comes_back(steps_per_call):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  function = TrainingFunction(replicator, lambda: {"loss": 0.0}, steps_per_call)
-  for request in (False, True, False):
-    assert function(0, None, request).fetch()[1] is request
-
-
-def test_a_function_knows_the_variables_it_uses():
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
-    used = tf.Variable(1.0, name="used")
-    tf.Variable(1.0, name="unused")
-  function = TrainingFunction(replicator, lambda: {"value": used.read_value()}, 2)
-  function(0, None).fetch()
-  assert {v.name.partition("/")[0].partition(":")[0] for v in function.variables()} == {"used"}
-
-
 def test_outputs_that_are_no_dict_of_scalars():
   column = "which is a column of the log already; call it something else"
   for step, message in [

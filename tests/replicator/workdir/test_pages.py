@@ -41,6 +41,8 @@ def test_everything_but_charts_is_escaped(folder):
   page = render(folder, title=evil, what=evil, badges=[pages.Badge(evil, evil)], charts=[panel])
   assert evil not in page and page.count("&lt;b&gt;&amp;") == 11
   assert "<svg></svg>" in page
+  templates = (ROOT / "replicator").rglob("*.html")  # No other part lets anything pass.
+  assert [path.name for path in templates if "safe" in path.read_text()] == ["parts.html"]
 
 
 def test_a_narrow_page_breaks_a_title_behind_its_underscores(folder):

@@ -35,6 +35,7 @@ def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
   run = run_of(tmp_path, {"step": 1, "seconds": 3.0, "loss": 4.0, "note": "words", "list": [1.0]},
                {"step": 2, "loss": 5.0, "eval/error": 6.0})
   assert list(run.series()) == ["eval/error", "loss"]
+  assert list(map(reader.kind, ("eval/x", "evaluated"))) == ["evaluation", "training"]
   for name, steps, values in (("eval/error", [2], [6.0]), ("loss", [1, 2], [4.0, 5.0])):
     np.testing.assert_array_equal(run.series()[name], (steps, values))
 
@@ -54,8 +55,3 @@ def test_what_is_torn_or_no_text_or_no_dict_is_counted_and_left_out(tmp_path):
   (tmp_path / "run.json").write_text("[1, 2]")
   run = reader.read(tmp_path)
   assert (run.rows, run.num_corrupt, run.facts) == ([{"step": 1, "d": 1.0}], 5, {})
-
-
-def test_a_metric_has_a_kind():
-  names = ("loss", "eval/x", "evaluated", "sigma/d")
-  assert [name for name in names if reader.kind(name) == "evaluation"] == ["eval/x"]

@@ -8,7 +8,6 @@ import re
 import pytest
 from PIL import Image
 
-from replicator.errors import UsageError
 from replicator.workdir import report
 from replicator.workdir.writer import WorkdirWriter
 from tests.replicator.workdir.conftest import FACTS, Text, write_metrics
@@ -82,16 +81,6 @@ def test_a_spread_is_drawn_around_its_mean_over_all_axes(tmp_path):
   assert "eval/return_max" in page  # In the table.
 
 
-def test_each_chart_by_step_goes_over_the_whole_run(tmp_path):
-  page = page_of(tmp_path, [{"step": 0, "loss": 1.0}, {"step": 50, "loss": 2.0, "eval/x": 1.0},
-                            {"step": 100, "loss": 3.0, "eval/x": 1.0}])
-  for name, marks in (("eval/x", 2), ("loss", 0)):
-    (chart,) = re.findall(rf"<figcaption>{name}.*?</figure>", page, re.DOTALL)
-    x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
-    assert x[-2:] == pytest.approx([146.4, 251.4], abs=0.1)
-    assert len(re.findall(r"<use [^>]*var\(--ink\)", chart)) == marks  # Evaluations have them.
-
-
 @pytest.mark.parametrize("seconds, rate", [([0, 1, 2, 102, 103], "10"), ([7, 7, 7, 7, 7], "0")])
 def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   words = words_of(page_of(
@@ -140,20 +129,6 @@ def test_numbers_that_are_not_finite_are_named(workdir):
   assert "not finite at step 3: d, g" in words
   assert "2 not finite" in words and "3 not finite" in words
   assert "d nan 1 1 1 " in words and "g nan nan nan nan " in words  # In the table.
-
-
-def test_names_cannot_break_the_page(workdir):
-  names = ("experiment", "strategy", "command", "started", "<script>")
-  page = page_of(workdir, [{"step": 1, "seconds": 1.0, "<script>": 1.0}],
-                 **dict.fromkeys(names, "<script>&"))
-  text = Text(page)
-  assert "script" not in text.tags and text.words.count("<script>") == 11
-  assert "&lt;b&gt;&amp;" in page  # In the configuration.
-
-
-def test_a_folder_that_does_not_exist_is_an_error_of_one_line(tmp_path):
-  with pytest.raises(UsageError, match=r"'.*nowhere': no such folder; write the workdir"):
-    report.write_report(tmp_path / "nowhere")
 
 
 def test_the_report_says_why_a_run_failed_and_what_was_set_the_command_line_first(workdir):

@@ -27,15 +27,11 @@ def test_a_line_for_each_subject():
     ({"cores": 1}, "CPU, 1 core"),
     ({"devices": ["CPU:0", "CPU:1"]}, "CPU, 4 cores, as 2 devices"),
     ({"accelerators": ["NVIDIA H200", "NVIDIA H200", "TPU"]}, "2 x NVIDIA H200, 1 x TPU")])
-def test_devices(machine, text):
-  line, *_ = run_summary.lines({**FACTS, "machine": {**FACTS["machine"], **machine}}, "x", {})
-  assert line == f"devices     {text}"
-
-
-def test_workers_are_counted_and_no_networks_have_no_line():
-  facts = {**FACTS, "num_workers": 2, "num_replicas": 1}
-  _, line, _ = run_summary.lines(facts, "made by the step", {})
-  assert line == "strategy    mirrored, 1 replica, 2 workers, float32, seed 3"
+def test_devices_and_workers_are_counted_and_no_networks_have_no_line(machine, text):
+  facts = {**FACTS, "machine": {**FACTS["machine"], **machine}, "num_workers": 2, "num_replicas": 1}
+  devices, strategy, _ = run_summary.lines(facts, "made by the step", {})
+  assert devices == f"devices     {text}"
+  assert strategy == "strategy    mirrored, 1 replica, 2 workers, float32, seed 3"
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_named(monkeypatch):

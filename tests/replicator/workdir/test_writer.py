@@ -45,16 +45,6 @@ def events_of(workdir) -> list:
           for value in tf.compat.v1.Event.FromString(event.numpy()).summary.value]
 
 
-def test_a_run_that_has_no_step_left_keeps_its_facts(tmp_path):
-  WorkdirWriter(tmp_path, {**FACTS, "steps": 90})
-  before = facts(tmp_path)
-  for steps in (20, 90):
-    WorkdirWriter(tmp_path, {"strategy": "default", "num_replicas": 1, "steps": steps}, 90)
-    assert facts(tmp_path) == before
-  WorkdirWriter(tmp_path, {**FACTS, "steps": 100, "num_replicas": 1}, 90)
-  assert facts(tmp_path)["num_replicas"] == 1 and len(facts(tmp_path)["resumed"]) == 1
-
-
 # ---- Metrics ------------------------------------------------------------------------------------
 
 
