@@ -1,18 +1,25 @@
 """Hosts with a network between them: network namespaces with veth pairs, which needs root."""
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
+from replicator.app import config
+from tests.programs import two_networks
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
-from tests.programs.workers import ended, has_logged, running
+from tests.programs.workers import SETTINGS, ended, enter, has_logged, running
 
 NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
 ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2223")
+FAR = ("10.78.0.1:2222", "10.78.0.2:2223")  # The same two, each far from the other.
+ONE_WAY = 0.005  # Seconds.
+FLOAT64 = ["train.steps = 20", "train.global_batch_size = 4", "train.precision = 'float64'"]
 
 
 def ip(words: str) -> None:
@@ -39,6 +46,38 @@ def hosts():
     except subprocess.CalledProcessError as error:
       pytest.skip(f"no network namespaces on this machine: {error.stderr!r}")
     yield NAMES
+
+
+@contextlib.contextmanager
+def far_apart(hosts):
+  """Each host has both addresses of FAR: the other's is that of a proxy, which passes on late."""
+  proxies = []
+  for name in hosts[:2]:
+    for address in FAR:
+      ip(f"-n {name} address add {address.partition(':')[0]}/32 dev lo")
+  for host, at, to in ((hosts[0], FAR[1], ADDRESSES[1]), (hosts[1], FAR[0], ADDRESSES[0])):
+    proxies.append(subprocess.Popen(
+        [sys.executable, "-m", "tests.programs.delaying_proxy", at, to, str(ONE_WAY)],
+        preexec_fn=functools.partial(enter, host)))
+  try:
+    yield
+  finally:
+    for proxy in proxies:
+      proxy.kill()
+      proxy.wait()
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
+  with far_apart(hosts), running(tmp_path / "two", FLOAT64, FLOAT64, addresses=FAR, hosts=hosts,
+                                 command=["tests.programs.two_networks"]) as workers:
+    for worker in workers:
+      assert ended(worker, 0) == []
+  config.parse([], [*FLOAT64, *SETTINGS, "Replicator.strategy = 'one_device'"])
+  two_networks.two_networks(str(tmp_path / "one"))
+  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    assert row == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.slow
