@@ -17,7 +17,7 @@ RECENT = 10
 class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
-  The initial values are integers and arrays. Among the `fields`, which are variables by name, are
+  The initial values are integers and arrays, or None for a field that is never used. Among the `fields`, which are variables by name, are
   `episodes`, an integer, and `recent_returns`, float64 [RECENT].
   """
 
@@ -25,7 +25,7 @@ class SavedState(tf.Module, Generic[S]):
     super().__init__()
     self._kind = type(start)
     self.fields = {name: replicated.variable(value, name=name)
-                   for name, value in vars(start).items()}
+                   for name, value in vars(start).items() if value is not None}
 
   def read(self) -> S:
     """The present values. Arrays are copies that the caller may change."""

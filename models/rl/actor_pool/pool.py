@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.action_noise import Exploration
-from models.rl.acting.actor import Act, warn
+from models.rl.acting.actor import warn
 from models.rl.acting.environment_loop import Adder
+from models.rl.acting.memory import Act
 from models.rl.acting.saved_state import RECENT, SavedState
 from models.rl.actor_pool.actor_process import Answer, LocalActor, RayActor, Setup
 from models.rl.actor_pool.policy_graph import ExportedPolicy
@@ -123,7 +124,7 @@ class ActorPool(tf.Module):
     """Takes in what the actors collected, waits until it is enough, and gives new orders.
 
     Args:
-      act: the policy, see `actor.Act`: a `tf.function`, the same one in every call.
+      act: the policy, see `memory.Act`: a `tf.function`, the same one in every call.
       until: environment steps since the beginning of the run, at least.
       step: the training step that comes next.
 
