@@ -56,20 +56,18 @@ class TwoHot:
     pairs = weighted[..., middle + 1:] + weighted[..., :middle][..., ::-1]
     return tf.reduce_sum(pairs, -1)
 
-  def target(self, numbers: tf.Tensor) -> tf.Tensor:
-    """Probabilities whose mean is the number, of the two bins around it: `[...] -> [..., bins]`.
+  def losses(self, numbers: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """The cross-entropies of numbers and their predictions: `[...], [..., bins] -> [...]`.
 
-    A number beyond the ends gives all of it to the last bin.
+    A number gives probabilities to the two bins around it, of which it is the mean. One beyond the
+    ends gives all to the last bin.
     """
     bins = tf.constant(self._bins, numbers.dtype)
-    inside = tf.clip_by_value(numbers, bins[0], bins[-1])
-    below = tf.reduce_sum(tf.cast(bins <= inside[..., tf.newaxis], tf.int32), -1)
-    above = tf.minimum(below, self.outputs - 1)
+    inside = tf.clip_by_value(tf.reshape(numbers, [-1]), bins[0], bins[-1])
+    above = tf.clip_by_value(tf.searchsorted(bins, inside, "right"), 1, self.outputs - 1)
     low, high = tf.gather(bins, above - 1), tf.gather(bins, above)
-    share = ((inside - low) / (high - low))[..., tf.newaxis]
-    return (tf.one_hot(above - 1, self.outputs, dtype=numbers.dtype) * (1.0 - share)
-            + tf.one_hot(above, self.outputs, dtype=numbers.dtype) * share)
-
-  def losses(self, numbers: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The cross-entropies of `target` and the prediction: `[...], [..., bins] -> [...]`."""
-    return tf.nn.softmax_cross_entropy_with_logits(self.target(numbers), logits)
+    share = (inside - low) / (high - low)
+    log_probability = tf.reshape(tf.nn.log_softmax(logits), [-1, self.outputs])
+    of_low, of_high = (tf.gather(log_probability, place, batch_dims=1)
+                       for place in (above - 1, above))
+    return tf.reshape(-(1.0 - share) * of_low - share * of_high, tf.shape(numbers))

@@ -17,7 +17,7 @@ class NormalizedMLP(tf.Module):
     layers: how many hidden layers.
   """
 
-  def __init__(self, inputs: int, outputs: int, scale: float = 1.0, units: int = 128,
+  def __init__(self, inputs: int, outputs: int, scale: float = 1.0, units: int = 64,
                layers: int = 2):
     super().__init__()
     last = keras.initializers.VarianceScaling(scale) if scale else "zeros"

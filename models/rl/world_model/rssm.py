@@ -50,8 +50,8 @@ class RSSM(tf.Module):
     UsageError: a setting cannot work.
   """
 
-  def __init__(self, embedding_size: int, action_size: int, deterministic: int = 256,
-               latents: int = 16, classes: int = 16, units: int = 128, uniform_mix: float = 0.01):
+  def __init__(self, embedding_size: int, action_size: int, deterministic: int = 128,
+               latents: int = 8, classes: int = 8, units: int = 64, uniform_mix: float = 0.01):
     super().__init__()
     at_least_one("RSSM", deterministic=deterministic, latents=latents, classes=classes)
     from_0_to_1("RSSM", uniform_mix=uniform_mix)

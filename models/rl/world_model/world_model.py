@@ -45,7 +45,7 @@ class WorldModel(tf.Module):
     UsageError: an observation is no vector.
   """
 
-  def __init__(self, observation_shape: tuple[int, ...], action_size: int, embedding: int = 128,
+  def __init__(self, observation_shape: tuple[int, ...], action_size: int, embedding: int = 64,
                dynamics_weight: float = 1.0, representation_weight: float = 0.1,
                free_nats: float = 1.0):
     super().__init__()
