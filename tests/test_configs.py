@@ -28,6 +28,7 @@ from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from experiments.td3 import td3
 from experiments.vqgan import vqgan
+from experiments.world_model import world_model
 from replicator.app import config
 from replicator.strategies import strategy
 from replicator.sweeps import sweep_file
@@ -36,7 +37,7 @@ from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
 
 AGENT_MAINS = {"d4pg": d4pg, "ddpg": d4pg, "dqn": dqn, "mpo": mpo, "ppo": ppo, "sac": sac,
-               "td3": td3}
+               "td3": td3, "world": world_model}
 GAN_MAINS = {"bigan": bigan, "bigbigan": bigbigan, "biggan": gan, "cyclegan": cyclegan,
              "dcgan": gan, "gan": gan, "logan": logan, "r3gan": r3gan, "sngan": sngan,
              "vqgan": vqgan, "wgangp": gan}
@@ -195,7 +196,7 @@ def test_agent_takes_a_step(path, tmp_path):
   agent = path.stem.split("_")[0]
   config.parse([str(path)], [
       "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "Replay.capacity = 100",
-      "ActionValues.sizes = (8, 8)",
+      "ActionValues.sizes = (8, 8)", "SequenceReplay.length = 4", "Dreamer.horizon = 2",
       "RateLimiter.start = 64", "train.global_batch_size = 8", "Replicator.jit_compile = False",
       "train.steps_per_call = 1", "train.steps = 1", "train.log_every = 1",
       "train.eval_every = 0", "train.checkpoint_every = 0"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import d4pg, dqn, mpo, ppo, sac, td3
+from experiments import d4pg, dqn, mpo, ppo, sac, td3, world_model
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Transitions
@@ -30,10 +30,14 @@ _REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
 SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
-                    "Rollouts.epochs = 2"]}
+                    "Rollouts.epochs = 2"],
+            "world": [*_REPLAYED, "train.steps = 3", "SequenceReplay.length = 4", "Dreamer.horizon = 3",
+                      "RSSM.deterministic = 8", "RSSM.latents = 3", "RSSM.classes = 4",
+                      "RSSM.units = 8", "NormalizedMLP.units = 8", "WorldModel.embedding = 8",
+                      "TwoHot.bins = 11"]}
 MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
          "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
-         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo}
+         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo, "world_model_pendulum": world_model.world_model}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -103,6 +107,8 @@ def one_device(tmp_path_factory):
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
+    ("world_model_pendulum", "mirrored 2", []),
+    pytest.param("world_model_pendulum", "central storage 2", [], marks=pytest.mark.slow),
     ("ppo", "mirrored 2", []),
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
@@ -169,6 +175,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
     ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
+    ("world_model_pendulum", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),
     ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, tmp_path):
@@ -200,6 +207,7 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
 @pytest.mark.parametrize("config_name, name, words", [
     ("sac_pendulum", "CartPole-v1", r"Discrete\(2\), and this agent's are continuous; .* a Box"),
     ("td3_pendulum", "CartPole-v1", "continuous"), ("d4pg_pendulum", "CartPole-v1", "continuous"),
+    ("world_model_pendulum", "CartPole-v1", "continuous"),
     ("dqn_cartpole", "Pendulum-v1", "a Box, and this agent's are discrete; .* are Discrete, such")])
 def test_actions_of_another_kind_are_refused(config_name, name, words, tmp_path):
   with pytest.raises(UsageError, match=f"^Environments.name = '{name}': its actions are .*{words}"):
@@ -210,6 +218,12 @@ def test_ppo_refuses_actors_that_are_behind_it(tmp_path):
   with pytest.raises(UsageError, match=r"^make_actor.processes = 2: this agent learns from what "
                                        "its present policy does, .*; write 0"):
     train("ppo", tmp_path, "make_actor.processes = 2")
+
+
+def test_a_policy_that_remembers_refuses_actors_without_a_memory(tmp_path):
+  with pytest.raises(UsageError, match=r"^make_actor.processes = 2: this agent's policy remembers "
+                                       "the episode, .*; write 0"):
+    train("world_model_pendulum", tmp_path, "make_actor.processes = 2")
 
 
 def test_a_start_before_the_first_transition_is_refused(tmp_path):
