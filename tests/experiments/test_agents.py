@@ -107,7 +107,7 @@ def one_device(tmp_path_factory):
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
-    ("world_model_pendulum", "mirrored 2", []),
+    pytest.param("world_model_pendulum", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("world_model_pendulum", "central storage 2", [], marks=pytest.mark.slow),
     ("ppo", "mirrored 2", []),
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
