@@ -25,6 +25,7 @@ from models.rl.actor_pool.policy_graph import ExportedPolicy
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
+from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import END, ends
 from replicator import UsageError
 from replicator.errors import RunFailed
@@ -93,8 +94,9 @@ class ActorPool(tf.Module):
     deaths: int64 [], how many actors died.
   """
 
-  def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
-               processes: int, seed: int = 0, exploration: Exploration | None = None,
+  def __init__(self, environments: Environments, replay: Replay | SequenceReplay,
+               normalizer: Normalizer | None, processes: int, seed: int = 0,
+               exploration: Exploration | None = None,
                where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
                max_policy_age: int = 500, warn: Callable[[str], None] = warn):
     super().__init__()
