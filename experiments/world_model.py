@@ -11,7 +11,6 @@ returns, and states that are stored in the replay. A replayed sequence begins wi
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from replicator.console import start
 

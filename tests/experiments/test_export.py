@@ -107,7 +107,7 @@ class GAN:
 
 def test_a_policy_that_remembers_is_refused():
   agent = types.SimpleNamespace(act=None, actor=None, memory_size=3)
-  with pytest.raises(replicator.UsageError, match="^SimpleNamespace: its policy remembers the ep"):
+  with pytest.raises(replicator.UsageError, match=r"^SimpleNamespace: its policy remembers the ep"):
     networks_of(agent)
 
 

@@ -17,8 +17,9 @@ RECENT = 10
 class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
-  The initial values are integers and arrays, or None for a field that is never used. Among the `fields`, which are variables by name, are
-  `episodes`, an integer, and `recent_returns`, float64 [RECENT].
+  The initial values are integers and arrays, or None for a field that is never used. Among the
+  `fields`, which are variables by name, are `episodes`, an integer, and `recent_returns`, float64
+  [RECENT].
   """
 
   def __init__(self, start: S):

@@ -32,7 +32,9 @@ class Sequences(NamedTuple):
 
 @gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])
 class SequenceReplay(tf.Module):
-  """The newest timesteps of each stream, sampled as sequences. Make it in the constructor of a step.
+  """The newest timesteps of each stream, sampled as sequences.
+
+  Make it in the constructor of a step. Every replica has a copy, and receives every timestep.
 
   A sequence of t observations takes t + 1 timesteps: the first one has the action and the reward
   that led to the first observation. It begins at each place with the same probability, but for the

@@ -125,7 +125,7 @@ def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
 
 
 def test_an_action_is_taken_at_least_once():
-  with pytest.raises(UsageError, match="ActionRepeat.repeat = 0: must be at least 1"):
+  with pytest.raises(UsageError, match=r"ActionRepeat.repeat = 0: must be at least 1"):
     Environments("Pendulum-v1", wrappers={
         "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}})
 

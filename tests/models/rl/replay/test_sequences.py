@@ -71,5 +71,5 @@ def test_samples_are_a_function_of_the_seed_and_the_step(monkeypatch):
 
 
 def test_no_length_is_refused():
-  with pytest.raises(UsageError, match="^SequenceReplay.length = 0: must be at least 1"):
+  with pytest.raises(UsageError, match=r"^SequenceReplay.length = 0: must be at least 1"):
     SequenceReplay((2,), 1, 1, length=0)
