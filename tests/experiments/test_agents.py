@@ -32,9 +32,9 @@ SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
                     "Rollouts.epochs = 2"],
             "world": [*_REPLAYED, "train.steps = 3", "SequenceReplay.length = 4",
-                      "Dreamer.horizon = 3", "RSSM.deterministic = 8", "RSSM.latents = 3", "RSSM.classes = 4",
-                      "RSSM.units = 8", "NormalizedMLP.units = 8", "WorldModel.embedding = 8",
-                      "TwoHot.bins = 11", "TwoHot.limit = 5.0"]}
+                      "Dreamer.horizon = 3", "RSSM.deterministic = 8", "RSSM.latents = 3",
+                      "RSSM.classes = 4", "RSSM.units = 8", "NormalizedMLP.units = 8",
+                      "WorldModel.embedding = 8", "TwoHot.bins = 11", "TwoHot.limit = 5.0"]}
 MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
          "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
          "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo,
