@@ -67,7 +67,7 @@ class Dreamer(tf.Module):
     self.horizon, self.discount, self.lambda_ = horizon, discount, lambda_
     self.entropy_weight, self.slow_weight = entropy_weight, slow_weight
     self.model, self.returns, self.return_range = WorldModel(shape, size), TwoHot(), ReturnRange()
-    self.state_size = self.model.rssm.size
+    self.state_size, self.action_size = self.model.rssm.size, size
     self.policy = NormalizedMLP(self.state_size, 2 * size, 0.01)
     self.critic = NormalizedMLP(self.state_size, self.returns.outputs, 0.0)
     self.memory_size = self.state_size + size
@@ -110,7 +110,7 @@ class Dreamer(tf.Module):
       noise: N(0, 1), `[n, a]`.
       memory: `[n, memory_size]`; zeros at the beginning of an episode.
     """
-    state, action = memory[:, :self.state_size], memory[:, self.state_size:]
+    state, action = tf.split(memory, [self.state_size, self.action_size], 1)
     state = self.model.recognize(state, action, observations)
     mean, deviation = self._distribution(state)
     action = tf.clip_by_value(mean + deviation * tf.cast(noise, mean.dtype), -1.0, 1.0)
@@ -129,10 +129,10 @@ class Dreamer(tf.Module):
     return states, terms
 
   def _imagine(self, states: tf.Tensor) -> Dream:
-    """What the model imagines from all states `[n, t, size]`: n t sequences of `horizon` steps."""
+    """Imagines n t sequences of `horizon` steps, one from each of the states `[n, t, size]`."""
     n, t = states.shape[:2]
     flat = lambda x: tf.reshape(x, [n * t, *x.shape[2:]])
-    noise = flat(random.normal("policy", [n, t, self.horizon, self.memory_size - self.state_size]))
+    noise = flat(random.normal("policy", [n, t, self.horizon, self.action_size]))
     uniform = flat(random.uniform("prior", [n, t, self.horizon, self.model.rssm.latents]))
 
     def act(state: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
@@ -156,8 +156,7 @@ class Dreamer(tf.Module):
     return self.optimizers["policy"].minimize(loss)[1]
 
   def _update_critic(self, states: tf.Tensor, weight: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
-    """Moves values `[m, t]` to the returns, and less far from the slow critic's; returns the loss.
-    """
+    """Moves values towards the returns `[m, t]` and the slow critic's values; returns the loss."""
     with self.optimizers["critic"].averaged_weights():
       slow = self.returns.mean(self.critic(states))
 

@@ -15,7 +15,7 @@ from replicator.errors import at_least_one, from_0_to_1
 
 
 class Observed(NamedTuple):
-  """What a model makes of n sequences of t observations."""
+  """The states of n sequences of t observations, and the distributions of their latents."""
 
   state: tf.Tensor  # [n, t, size], drawn after the observations.
   posterior: tf.Tensor  # [n, t, l, k], log probabilities of the latents after each observation.
