@@ -132,7 +132,7 @@ class RSSM(tf.Module):
 
     Args:
       embeddings: `[n, t, e]`, of the observations.
-      actions: `[n, t, a]`, before each of them.
+      actions: `[n, t, a]`, before each observation.
       is_first: bool `[n, t]`, whether an episode begins there, which forgets the past.
       uniform: `[n, t, l]`, in [0, 1), for the draws.
     """

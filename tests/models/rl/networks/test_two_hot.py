@@ -46,6 +46,14 @@ def test_the_least_loss_predicts_the_number(float64):
   np.testing.assert_allclose(tape.gradient(loss, logits), np.zeros([4, 5]), atol=1e-12)
 
 
+def test_xla_computes_the_same(float64):
+  head, logits = TwoHot(), np.random.default_rng(0).normal(size=[len(NUMBERS), 255])
+  for function, arguments in ((head.losses, (NUMBERS, logits)), (head.mean, (logits,))):
+    compiled = tf.function(function, autograph=False, jit_compile=True)
+    given = list(map(tf.constant, arguments))
+    np.testing.assert_allclose(compiled(*given), function(*given), rtol=1e-9)
+
+
 def test_the_first_prediction_is_exactly_zero():
   assert TwoHot().mean(tf.zeros([3, 255])).numpy().tolist() == [0.0] * 3
 

@@ -46,7 +46,7 @@ class Measured(tf.Module):
 @pytest.mark.parametrize("strategy, count", [
     ("one_device", None), ("mirrored", 2), ("mirrored", 4), ("central_storage", 2)])
 def test_the_range_is_that_of_the_returns_of_all_replicas(strategy, count, float64):
-  # Replicas with one kind of return each: none of them sees the range.
+  # Sorted, so that no replica by itself sees the range.
   returns = np.sort(1000.0 * RNG.normal(size=[8, 3]), None).reshape([8, 3])
   replica = Replicator(strategy, logical_cpus=count)
   with replica.scope():
