@@ -176,7 +176,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
     ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
-    ("world_model_pendulum", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),
+    ("world_model_pendulum", ["train.eval_every = 2"], False),
     ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, tmp_path):
