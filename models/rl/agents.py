@@ -95,7 +95,8 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
       raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
                        "present policy does, and actors in processes are behind it; write 0")
     return Actor(environments, replay, normalizer, seed,
-                 dataclasses.replace(exploration, random_steps=0), closes=True)
+                 dataclasses.replace(exploration, random_steps=0), closes=True,
+                 memory_size=memory_size)
   if processes == 0:
     return Actor(environments, replay, normalizer, seed, exploration, memory_size=memory_size)
   if memory_size:
