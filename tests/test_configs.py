@@ -19,7 +19,7 @@ from tests.programs.logs import rows
 
 # The experiments of the files that begin so; those that `tests/experiments` trains come last.
 AGENTS = {"d4pg": "d4pg", "ddpg": "d4pg", "dqn": "dqn", "mpo": "mpo", "ppo": "ppo", "sac": "sac",
-          "td3": "td3"}
+          "td3": "td3", "world": "world_model"}
 OTHERS = {"bigan": "bigan", "bigbigan": "bigbigan", "biggan": "gan", "cyclegan": "cyclegan",
           "dcgan": "gan", "gan": "gan", "logan": "logan", "r3gan": "r3gan", "sngan": "sngan",
           "vqgan": "vqgan", "wgangp": "gan", "resnet": "resnet", "self": "self_supervision",
@@ -106,6 +106,7 @@ TINY = {
              "FeatureEvaluator.neighbors = 1", "train.global_batch_size = 2"],
     **dict.fromkeys(AGENTS, (
         "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "ActionValues.sizes = (8, 8)",
+        "SequenceReplay.length = 4", "Dreamer.horizon = 2",
         "Replay.capacity = 100", "RateLimiter.start = 64", "train.global_batch_size = 8",
         "Replicator.jit_compile = False", "train.steps_per_call = 1")),
 }

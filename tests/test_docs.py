@@ -29,7 +29,7 @@ OTHER_PROGRAMS = {"python3", ".", "pip", "pytest", "ruff", "mypy", "mkdocs", "te
                   "optuna-dashboard", "ray", "sbatch", "kubectl"}
 for name in ("bigan", "bigbigan", "cyclegan", "d4pg", "diffusion", "dmd2", "domain_adaptation",
              "dqn", "gan", "logan", "maml", "mpo", "ppo", "r3gan", "resnet", "sac",
-             "self_supervision", "sngan", "td3", "vqgan"):
+             "self_supervision", "sngan", "td3", "vqgan", "world_model"):
   importlib.import_module(f"experiments.{name}")  # So that gin knows its names.
 GUARDED = '\nif __name__ == "__main__":\n  app.run('  # So `replicator.load` can import a program.
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))  # The site executes them.

@@ -31,7 +31,7 @@ MODELS = [
     {"vision.images", "metrics.distances", "gan.losses", "gan.latents",
      "rl.environments", "rl.replay", "rl.networks"},
     {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "gan.networks",
-     "rl.acting"},
+     "rl.acting", "rl.world_model"},
     {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
      "rl.actor_pool"},
     {"diffusion.networks", "diffusion.edm", "diffusion.distillation"},

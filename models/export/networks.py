@@ -250,6 +250,9 @@ def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
 
 
 def _policy(agent: Any) -> ExportedNetwork:
+  if getattr(agent, "memory_size", 0):
+    raise UsageError(f"{type(agent).__name__}: its policy remembers the episode, and the file of a "
+                     "network has no memory; load the run in Python with replicator.load")
   environments = agent.actor.environments
   size = environments.action_size
   is_image = environments.observation_dtype == "uint8"

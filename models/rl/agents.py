@@ -19,6 +19,7 @@ from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
+from models.rl.replay.sequences import SequenceReplay
 from replicator import UsageError, random, schedules
 from replicator.errors import above_zero
 
@@ -51,9 +52,12 @@ class Agent(Protocol):
   Attributes:
     replay: its experience; `Rollouts` if it learns from what its present policy does.
     actor: fills the replay.
+
+  A recurrent policy has a `memory_size` too, which `make_actor` takes, and its `act` takes and
+  returns a memory; see `models.rl.acting.memory.Act`.
   """
 
-  replay: Replay | Rollouts
+  replay: Replay | SequenceReplay | Rollouts
   actor: Actor | ActorPool
 
   def __call__(self) -> dict[str, tf.Tensor]:
@@ -67,17 +71,19 @@ class Agent(Protocol):
     """
 
 
-@gin.configurable(denylist=["environments", "replay", "normalizer"])
-def make_actor(environments: Environments, replay: Replay | Rollouts,
-               normalizer: Normalizer | None, processes: int = 0) -> Actor | ActorPool:
+@gin.configurable(denylist=["environments", "replay", "normalizer", "memory_size"])
+def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rollouts,
+               normalizer: Normalizer | None, memory_size: int = 0, processes: int = 0
+               ) -> Actor | ActorPool:
   """Makes the actor of an agent. Call it in the agent's constructor.
 
   Args:
     environments: where it acts.
     replay: receives the experience.
     normalizer: receives the observations; or None.
+    memory_size: length of the memory of a recurrent policy; 0 for other policies.
     processes: 0 acts in this process, in turns with training; any other number of processes act
-      while the learner trains, which no agent can use that learns from `Rollouts`.
+      while the learner trains, which no agent can use that learns from `Rollouts` or has a memory.
   """
   seed, exploration = random.seed_of("actor"), Exploration()
   has_noise = not (environments.discrete or isinstance(replay, Rollouts))
@@ -89,9 +95,13 @@ def make_actor(environments: Environments, replay: Replay | Rollouts,
       raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
                        "present policy does, and actors in processes are behind it; write 0")
     return Actor(environments, replay, normalizer, seed,
-                 dataclasses.replace(exploration, random_steps=0), closes=True)
+                 dataclasses.replace(exploration, random_steps=0), closes=True,
+                 memory_size=memory_size)
   if processes == 0:
-    return Actor(environments, replay, normalizer, seed, exploration)
+    return Actor(environments, replay, normalizer, seed, exploration, memory_size=memory_size)
+  if memory_size:
+    raise UsageError(f"make_actor.processes = {processes}: this agent's policy remembers the "
+                     "episode, and actors in processes have no memory; write 0")
   return ActorPool(environments, replay, normalizer, processes, seed, exploration)
 
 

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import d4pg, dqn, mpo, ppo, sac, td3
+from experiments import d4pg, dqn, mpo, ppo, sac, td3, world_model
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from replicator.app import config
@@ -27,10 +27,15 @@ _REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
 SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
-                    "Rollouts.epochs = 2"]}
+                    "Rollouts.epochs = 2"],
+            "world": [*_REPLAYED, "train.steps = 3", "SequenceReplay.length = 4",
+                      "Dreamer.horizon = 3", "RSSM.deterministic = 8", "RSSM.latents = 3",
+                      "RSSM.classes = 4", "RSSM.units = 8", "NormalizedMLP.units = 8",
+                      "WorldModel.embedding = 8", "TwoHot.bins = 11", "TwoHot.limit = 5.0"]}
 MAINS = {"d4pg_pendulum": d4pg.d4pg, "ddpg_pendulum": d4pg.d4pg, "sac_pendulum": sac.sac,
          "td3_pendulum": td3.td3, "dqn_cartpole": dqn.dqn, "ppo_cartpole": ppo.ppo,
-         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo}
+         "ppo_pendulum": ppo.ppo, "mpo_pendulum": mpo.mpo,
+         "world_model_pendulum": world_model.world_model}
 STRATEGIES = {
     "one device": ["Replicator.strategy = 'one_device'"],
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
@@ -88,6 +93,8 @@ def one_device(tmp_path_factory):
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("world_model_pendulum", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("world_model_pendulum", "central storage 2", [], marks=pytest.mark.slow),
     ("ppo", "mirrored 2", []),
     pytest.param("ppo_cartpole", "mirrored 2", [], marks=pytest.mark.slow)])
 def test_strategy_does_not_change_the_training_in_float64(agent, name, more, one_device, tmp_path):
@@ -135,6 +142,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
     ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
+    ("world_model_pendulum", ["train.eval_every = 2"], False),
     ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, tmp_path):

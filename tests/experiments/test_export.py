@@ -5,6 +5,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import types
 
 import gin
 import numpy as np
@@ -98,6 +99,12 @@ class GAN:
   def generate(self, z, labels):
     assert labels.shape.rank == 1
     return tf.tanh(z[:, tf.newaxis, tf.newaxis, :1])
+
+
+def test_a_policy_that_remembers_is_refused():
+  agent = types.SimpleNamespace(act=None, actor=None, memory_size=3)
+  with pytest.raises(replicator.UsageError, match=r"^SimpleNamespace: its policy remembers the ep"):
+    networks_of(agent)
 
 
 @pytest.mark.parametrize("attributes", [{}, {"encoder": None}], ids=["no attribute", "None"])

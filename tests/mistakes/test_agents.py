@@ -14,6 +14,7 @@ from experiments.dqn import dqn
 from experiments.ppo import ppo
 from experiments.sac import sac
 from experiments.td3 import td3
+from experiments.world_model import world_model
 from tests.mistakes.conftest import FAILED, USAGE, assert_line
 from tests.programs.capabilities import eagerly
 
@@ -39,9 +40,10 @@ gymnasium.register("Mine-v0", Mine, max_episode_steps=20)
 REPLAYED = ["RateLimiter.start = 30", "Exploration.random_steps = 10", "Replay.capacity = 100",
             "Policy.sizes = (4, 4)", "Critic.sizes = (4, 4)"]
 SMALL = {dqn: [*REPLAYED[:3], "ActionValues.sizes = (4, 4)"],
-         ppo: ["Policy.sizes = (4, 4)", "Rollouts.length = 16"]}
+         ppo: ["Policy.sizes = (4, 4)", "Rollouts.length = 16"],
+         world_model: [*REPLAYED[:2], "SequenceReplay.length = 4", "Dreamer.horizon = 2"]}
 CONFIG = {sac: "sac_pendulum", td3: "td3_pendulum", d4pg: "d4pg_pendulum", dqn: "dqn_cartpole",
-          ppo: "ppo_cartpole"}
+          ppo: "ppo_cartpole", world_model: "world_model_pendulum"}
 COMMON = ["train.steps = 2", "train.steps_per_call = 1", "train.log_every = 1",
           "train.eval_every = 0", "train.checkpoint_every = 0", "train.global_batch_size = 4",
           "Replicator.jit_compile = False"]
@@ -49,7 +51,7 @@ COMMON = ["train.steps = 2", "train.steps_per_call = 1", "train.log_every = 1",
 SETTINGS = [  # The program, a binding, and the rest of the line, or all of it.
     *((program, "Environments.name = 'CartPole-v1'",
        ": its actions are Discrete(2), and this agent's are continuous; ... a Box...")
-      for program in (sac, td3, d4pg)),
+      for program in (sac, td3, d4pg, world_model)),
     (dqn, "Environments.name = 'Pendulum-v1'", ": its actions are a Box, ... Discrete, such ..."),
     (sac, "RateLimiter.samples_per_insert = 0", ": must be above 0"),
     (sac, "RateLimiter.start = 0", ": must be above 0"),
@@ -64,6 +66,7 @@ SETTINGS = [  # The program, a binding, and the rest of the line, or all of it.
     (dqn, "Exploration.scale = 0.5", ": ..., and its noise must have the scale 1"),
     (ppo, "Exploration.scale = 0.5", ": ..., and its noise must have the scale 1"),
     (ppo, "make_actor.processes = 2", ": this agent learns from what its present ...; write 0"),
+    (world_model, "make_actor.processes = 2", ": this agent's policy remembers ...; write 0"),
     (ppo, "Rollouts.gae_lambda = 1.5", ": must be from 0 to 1"),
     (ppo, "PPO.clip = 0", ": must be above 0"),
 ]

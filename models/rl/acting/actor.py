@@ -2,23 +2,21 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.action_noise import ActionNoise, Exploration
 from models.rl.acting.environment_loop import ActorState, Adder, EnvironmentLoop
+from models.rl.acting.memory import Act, acted, empty
 from models.rl.acting.saved_state import SavedState
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
+from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import ends
 from replicator.errors import RunFailed
-
-Act = Callable[[np.ndarray, np.ndarray], Any]
-"""A policy: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]` in [-1, 1]."""
 
 
 def warn(line: str) -> None:
@@ -42,6 +40,7 @@ class Actor(tf.Module):
     warn: called with one line when an environment fails.
     closes: whether the replay receives the present observations as ENDs at the end of `collect`, so
       that each stream ends with one. The episodes go on.
+    memory_size: length of the memory of a recurrent policy, see `memory.Act`; 0 for other policies.
 
   Attributes:
     kept: a `SavedState` with the fields of `ActorState`.
@@ -49,10 +48,10 @@ class Actor(tf.Module):
     episodes: int64 [], finished episodes.
   """
 
-  def __init__(self, environments: Environments, replay: Replay | Rollouts,
+  def __init__(self, environments: Environments, replay: Replay | SequenceReplay | Rollouts,
                normalizer: Normalizer | None = None, seed: int = 0,
                exploration: Exploration | None = None, warn: Callable[[str], None] = warn,
-               closes: bool = False):
+               closes: bool = False, memory_size: int = 0):
     super().__init__()
     exploration = exploration or Exploration()
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
@@ -61,7 +60,7 @@ class Actor(tf.Module):
                               environments.episode_steps)
     self._adder = Adder(replay, normalizer)
     self._loop = EnvironmentLoop(environments, self._noise, self._adder, warn)
-    self.kept = SavedState(self._loop.start())
+    self.kept = SavedState(self._loop.start(empty(environments.number, memory_size)))
     self.environment_steps, self.episodes = (
         self.kept.fields[name] for name in ("environment_steps", "episodes"))
     self._state: ActorState | None = None  # None: the variables have the state.
@@ -108,7 +107,7 @@ class Actor(tf.Module):
     step = state.environment_steps // self.environments.number
     if state.environment_steps < self._random_steps:
       return self._noise.random_actions(step)
-    actions = np.asarray(act(state.observation, self._noise.noise(step)), np.float32)
+    actions, state.memory = acted(act, state.observation, self._noise.noise(step), state.memory)
     if not np.isfinite(actions).all():
       raise RunFailed("the policy's actions are not finite at environment step "
                       f"{state.environment_steps}")

@@ -15,6 +15,7 @@ from models.rl.environments.environments import Environments, EnvironmentsLost, 
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
+from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
 
@@ -27,7 +28,7 @@ class Adder:
     normalizer: receives their observations; or None.
   """
 
-  def __init__(self, replay: Replay | Rollouts, normalizer: Normalizer | None):
+  def __init__(self, replay: Replay | SequenceReplay | Rollouts, normalizer: Normalizer | None):
     self._replay, self._normalizer = replay, normalizer
     self._parts: list[Timesteps] = []
 
@@ -66,6 +67,7 @@ class ActorState:
   actions: np.ndarray  # float32 [n, t, a], the actions of those steps.
   observation: np.ndarray  # [n, *shape], the current observations; never changed in place.
   episode_return: np.ndarray  # float64 [n], the sum of the rewards of the current episodes so far.
+  memory: np.ndarray | None = None  # [n, m], that of a recurrent policy; None for other policies.
 
 
 class EnvironmentLoop:
@@ -90,13 +92,13 @@ class EnvironmentLoop:
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
     self._losses = 0
 
-  def start(self) -> ActorState:
+  def start(self, memory: np.ndarray | None = None) -> ActorState:
     """The state before the first step. `replay_episodes` must be called with it first."""
     e, n = self._environments, len(self._all)
     return ActorState(
         0, 0, np.zeros([RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
         np.zeros([n, e.episode_steps, e.action_size], np.float32),
-        np.zeros([n, *e.observation_shape], e.observation_dtype), np.zeros([n]))
+        np.zeros([n, *e.observation_shape], e.observation_dtype), np.zeros([n]), memory)
 
   def advance(self, state: ActorState, actions: np.ndarray) -> None:
     """Takes one step in all environments, and begins a new episode where one ended.
@@ -206,6 +208,8 @@ class EnvironmentLoop:
     while len(which):
       state.episode[which] += 1
       state.length[which], state.episode_return[which] = 0, 0.0
+      if state.memory is not None:
+        state.memory[which] = 0.0
       try:
         observation, failures = self._environments.reset(self._seeds(state, which))
       except EnvironmentsLost as error:

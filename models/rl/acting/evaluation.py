@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 import replicator
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.actor import warn
+from models.rl.acting.memory import acted, empty
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, at_least_one
@@ -118,6 +119,7 @@ class EpisodeEvaluator:
     n = environments.number
     played = Episodes(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
     noise = np.zeros([n, environments.action_size], np.float32)
+    memory = empty(n, getattr(agent, "memory_size", 0))
     number = np.full([n], -1)  # The episode of each environment; past the last one: none.
     observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)
     ended = np.ones([n], bool)
@@ -126,7 +128,9 @@ class EpisodeEvaluator:
       playing = number < self._episodes
       if not playing.any():
         return played
-      actions = np.asarray(agent.act(observation, noise), np.float32)
+      if memory is not None:
+        memory[ended] = 0.0
+      actions, memory = acted(agent.act, observation, noise, memory)
       if not np.isfinite(actions[playing]).all():
         raise RunFailed("evaluation: the agent's actions are not finite")
       outcome = environments.step(actions, playing)

@@ -17,15 +17,16 @@ RECENT = 10
 class SavedState(tf.Module, Generic[S]):
   """The fields of a dataclass, each in a variable of which every replica has a copy.
 
-  The initial values are integers and arrays. Among the `fields`, which are variables by name, are
-  `episodes`, an integer, and `recent_returns`, float64 [RECENT].
+  The initial values are integers and arrays, or None for a field that is never used. Among the
+  `fields`, which are variables by name, are `episodes`, an integer, and `recent_returns`, float64
+  [RECENT].
   """
 
   def __init__(self, start: S):
     super().__init__()
     self._kind = type(start)
     self.fields = {name: replicated.variable(value, name=name)
-                   for name, value in vars(start).items()}
+                   for name, value in vars(start).items() if value is not None}
 
   def read(self) -> S:
     """The present values. Arrays are copies that the caller may change."""

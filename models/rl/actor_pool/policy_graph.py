@@ -9,14 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from models.rl.acting.actor import Act
+from models.rl.acting.memory import Act
 from replicator import UsageError, replicated
 
 
 class ExportedPolicy:
   """The graph of a policy, and its present weights at any time.
 
-  The policy `act` is a `tf.function`, see `actor.Act`. Its `graph` is an argument of `imported`.
+  The policy `act` is a `tf.function`, see `memory.Act`. Its `graph` is an argument of `imported`.
   Raises a UsageError if it reads something that is neither a variable nor a number.
   """
 

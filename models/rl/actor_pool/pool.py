@@ -16,14 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from models.rl.acting.action_noise import Exploration
-from models.rl.acting.actor import Act, warn
+from models.rl.acting.actor import warn
 from models.rl.acting.environment_loop import Adder
+from models.rl.acting.memory import Act
 from models.rl.acting.saved_state import RECENT, SavedState
 from models.rl.actor_pool.actor_process import Answer, LocalActor, RayActor, Setup
 from models.rl.actor_pool.policy_graph import ExportedPolicy
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
+from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import END, ends
 from replicator import UsageError
 from replicator.errors import RunFailed
@@ -92,8 +94,9 @@ class ActorPool(tf.Module):
     deaths: int64 [], how many actors died.
   """
 
-  def __init__(self, environments: Environments, replay: Replay, normalizer: Normalizer | None,
-               processes: int, seed: int = 0, exploration: Exploration | None = None,
+  def __init__(self, environments: Environments, replay: Replay | SequenceReplay,
+               normalizer: Normalizer | None, processes: int, seed: int = 0,
+               exploration: Exploration | None = None,
                where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
                max_policy_age: int = 500, warn: Callable[[str], None] = warn):
     super().__init__()
@@ -123,7 +126,7 @@ class ActorPool(tf.Module):
     """Takes in what the actors collected, waits until it is enough, and gives new orders.
 
     Args:
-      act: the policy, see `actor.Act`: a `tf.function`, the same one in every call.
+      act: the policy, see `memory.Act`: a `tf.function`, the same one in every call.
       until: environment steps since the beginning of the run, at least.
       step: the training step that comes next.
 

@@ -161,7 +161,7 @@ class Replay(tf.Module):
     """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
     floatx = keras.config.floatx()
     k = tf.range(self._n_step, dtype=tf.int64)
-    places = self._later(index[:, tf.newaxis], k)  # [n, n_step]
+    places = self.later(index[:, tf.newaxis], k)  # [n, n_step]
     flag = replicated.gather(self.flag, places)
     is_last = tf.equal(flag[:, :-1], TERMINATED) | tf.equal(flag[:, 1:], END)
     steps = tf.reduce_min(tf.where(is_last, 1 + k[:-1], self._n_step), 1)
@@ -172,10 +172,10 @@ class Replay(tf.Module):
     is_terminated = tf.reduce_any(is_inside & tf.equal(flag, TERMINATED), 1)
     return (tf.reduce_sum(tf.where(is_inside, rewards * powers[:-1], 0), 1),
             tf.where(is_terminated, tf.zeros([], floatx), tf.gather(powers, steps)),
-            self._later(index, steps))
+            self.later(index, steps))
 
-  def _later(self, index: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
-    """Places in the same streams, a number of steps later."""
+  def later(self, index: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+    """Places in the same streams, a number of steps later: int64 of shapes that broadcast."""
     position = index % self.stream_capacity
     return index - position + (position + steps) % self.stream_capacity
 

@@ -40,14 +40,20 @@ def policy(observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
   return np.tanh(observations[:, :noise.shape[1]] + noise)
 
 
-def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, noise=None, **settings
-             ) -> tuple[Actor, Recorder]:
+def counting(observations: np.ndarray, noise: np.ndarray, memory: np.ndarray) -> tuple:
+  """A policy that counts the steps of an episode, and acts by the count."""
+  memory = memory + 1
+  return np.tanh(0.1 * memory + noise), memory
+
+
+def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, noise=None,
+             memory_size: int = 0, **settings) -> tuple[Actor, Recorder]:
   recorder = Recorder()
   def unexpected(line):
     raise AssertionError(line)
   return Actor(Environments(name, number, **settings), recorder, recorder,
                seed=3, exploration=Exploration(random_steps, noise),
-               warn=warn or unexpected), recorder
+               warn=warn or unexpected, memory_size=memory_size), recorder
 
 
 def assert_equal(found: Timesteps, expected: Timesteps) -> None:
@@ -288,3 +294,39 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost():
   assert_equal(others.all(), rows.all())
   assert len(warnings) == 1 and "all environments are started again" in warnings[0]
   actor.environments.close()
+
+
+# ---- Memory -------------------------------------------------------------------------------------
+
+
+def test_a_policy_remembers_its_episode_and_no_other(scripted):
+  scripted(length=4, failures={(2, 3): ValueError("boom")})
+  counts: list[list] = []
+  def act(observations, noise, memory):
+    counts.append(memory[:, 0].tolist())
+    return counting(observations, noise, memory)
+  actor, _ = actor_in("Scripted-v0", 2, print, memory_size=1)
+  actor.collect(act, 12)
+  # Environment 1 fails in its third step, and the episodes of both end after four.
+  assert counts == [[0, 0], [1, 1], [2, 2], [3, 0], [0, 1], [1, 2]]
+  assert actor.kept.fields["memory"].numpy().tolist() == [[2], [3]]
+
+
+def test_a_restored_actor_remembers(scripted):
+  scripted()
+  unbroken, all_rows = actor_in("Scripted-v0", 2, memory_size=1)
+  unbroken.collect(counting, 11)
+  saved = [v.numpy() for v in unbroken.variables]
+  unbroken.collect(counting, 40)
+  restored, rows = actor_in("Scripted-v0", 2, memory_size=1)
+  for variable, value in zip(restored.variables, saved, strict=True):
+    variable.assign(value)
+  restored.collect(counting, 40)
+  assert_equal(rows.all(), all_rows.rows[1])
+  for found, expected in zip(restored.variables, unbroken.variables, strict=True):
+    assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
+
+
+def test_other_policies_have_no_variable_for_it(scripted):
+  scripted()
+  assert "memory" not in actor_in("Scripted-v0")[0].kept.fields

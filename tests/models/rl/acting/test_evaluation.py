@@ -53,6 +53,20 @@ def test_actions_are_greedy_and_seeds_are_always_the_same(scripted):
   assert len(set(begun[0][:, 0].tolist())) == 3
 
 
+def test_a_policy_remembers_its_episode_and_no_other(scripted, monkeypatch):
+  scripted(length=3)
+  original = Environments.like
+  monkeypatch.setattr(Environments, "like", lambda self, number: original(self, 2))
+  counts: list = []
+  def act(observations, noise, memory):
+    counts.append(memory[:, 0].tolist())
+    return np.tanh(observations[:, :1]), memory + 1
+  agent = Agent(act)
+  agent.memory_size = 1
+  evaluate("Scripted-v0", agent, picture=False)
+  assert counts == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1], [2, 2]]
+
+
 def test_fewer_environments_than_episodes_give_the_same(scripted, monkeypatch):
   scripted(length=5)
   expected = evaluate("Scripted-v0", Agent(), episodes=5, picture=False)

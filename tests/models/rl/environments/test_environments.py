@@ -75,6 +75,26 @@ def test_environments_have_arguments_and_wrappers(vectorization):
     made.close()
 
 
+def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
+  log = scripted(length=5)
+  environments = Environments("Scripted-v0", wrappers={
+      "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 2}})
+  environments.reset({0: 1})
+  rewards, ended = [], []
+  for action in (0.0, 0.5, 1.0):
+    outcome = environments.step(column(action))
+    rewards.append(outcome.reward[0])
+    ended.append(bool(outcome.terminated[0]))
+  assert (rewards, ended) == ([2.0, 4.0, 3.0], [False, False, True])
+  assert log[-5:] == [1.0, 1.0, 2.0, 2.0, 3.0]
+
+
+def test_an_action_is_taken_at_least_once():
+  with pytest.raises(UsageError, match=r"ActionRepeat.repeat = 0: must be at least 1"):
+    Environments("Pendulum-v1", wrappers={
+        "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}})
+
+
 def test_actions_are_scaled_to_the_bounds_and_kept_in_them(scripted):
   log = scripted(bound=3.0)
   environments = Environments("Scripted-v0", 4)

@@ -1,0 +1,31 @@
+"""Memory: what a recurrent policy keeps of the present episodes, a vector for each environment."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+Act = Callable[..., Any]
+"""A policy: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]` in [-1, 1].
+
+A recurrent one also takes its memory `[n, m]` after the noise, and returns the actions and what the
+memory is after them. At the beginning of an episode the memory is all zeros.
+"""
+
+
+def empty(number: int, size: int) -> np.ndarray | None:
+  """The memory when episodes begin: zeros, floatx `[number, size]`; None if the size is 0."""
+  return np.zeros([number, size], keras.config.floatx()) if size else None
+
+
+def acted(act: Act, observations: np.ndarray, noise: np.ndarray, memory: np.ndarray | None
+          ) -> tuple[np.ndarray, np.ndarray | None]:
+  """The actions of a policy, float32 `[n, a]`, and its memory after them, floatx `[n, m]` or None.
+
+  The arguments are those of `Act`. A memory of None is that of a policy that has none.
+  """
+  if memory is None:
+    return np.asarray(act(observations, noise), np.float32), None
+  actions, memory = act(observations, noise, memory)
+  return np.asarray(actions, np.float32), np.array(memory)

@@ -1,0 +1,1 @@
+"""Models of environments that an agent learns, and imagines in."""

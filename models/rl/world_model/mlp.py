@@ -1,0 +1,44 @@
+"""The perceptrons of a world model and of what learns in it."""
+
+import gin
+import keras
+import tensorflow as tf
+
+
+@gin.configurable(denylist=["inputs", "outputs", "scale"])
+class NormalizedMLP(tf.Module):
+  """Layers of Dense, LayerNormalization and SiLU, and a last Dense layer.
+
+  Args:
+    inputs: length of an input.
+    outputs: how many numbers.
+    scale: factor on the variance of the last layer's initial kernel; 0 for zeros.
+    units: units of a hidden layer.
+    layers: how many hidden layers.
+  """
+
+  def __init__(self, inputs: int, outputs: int, scale: float = 1.0, units: int = 64,
+               layers: int = 2):
+    super().__init__()
+    last = keras.initializers.VarianceScaling(scale) if scale else "zeros"
+    hidden = [layer for _ in range(layers) for layer in normalized(units)]
+    self.network = keras.Sequential(
+        [*hidden, keras.layers.Dense(outputs, kernel_initializer=last)])
+    self.network.build((None, inputs))
+
+  def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
+    """The outputs: `[..., inputs] -> [..., outputs]`, floatx."""
+    rows = self.network(tf.reshape(inputs, [-1, inputs.shape[-1]]))
+    outputs = tf.reshape(rows, [-1, *inputs.shape[1:-1], rows.shape[-1]])
+    return tf.cast(outputs, keras.config.floatx())
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """The variables that an optimizer updates."""
+    return self.network.trainable_variables
+
+
+def normalized(units: int) -> list[keras.layers.Layer]:
+  """A Dense layer, LayerNormalization and SiLU."""
+  return [keras.layers.Dense(units, use_bias=False),
+          keras.layers.LayerNormalization(epsilon=1e-3), keras.layers.Activation("silu")]

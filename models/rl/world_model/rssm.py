@@ -1,0 +1,157 @@
+"""The recurrent state-space model: the past in a vector, and in latents with which it branches.
+
+Hafner et al. 2019 (arXiv:1811.04551), with the discrete latents of Hafner et al. 2021
+(arXiv:2010.02193) and the settings of 2023 (arXiv:2301.04104).
+"""
+
+from typing import NamedTuple
+
+import gin
+import keras
+import tensorflow as tf
+
+from models.rl.world_model.mlp import NormalizedMLP, normalized
+from replicator.errors import at_least_one, from_0_to_1
+
+
+class Observed(NamedTuple):
+  """The states of n sequences of t observations, and the distributions of their latents."""
+
+  state: tf.Tensor  # [n, t, size], drawn after the observations.
+  posterior: tf.Tensor  # [n, t, l, k], log probabilities of the latents after each observation.
+  prior: tf.Tensor  # [n, t, l, k], before it.
+
+
+@gin.configurable(denylist=["embedding_size", "action_size"])
+class RSSM(tf.Module):
+  """A model of sequences with a state s = (h, z).
+
+      h_t = f(h_(t - 1), z_(t - 1), a_(t - 1))    the recurrence, a GRU
+      z_t ~ p(z | h_t)                            the prior, which imagines
+      z_t ~ q(z | h_t, x_t)                       the posterior, which sees an observation
+
+  A state is one vector `[..., size]`: h `[d]`, and z, l one-hot vectors of k classes. Zeros are the
+  state before anything was seen.
+
+  Args:
+    embedding_size: length of what `observe` sees of an observation.
+    action_size: length of an action.
+    deterministic: d.
+    latents: l.
+    classes: k.
+    units: units of the hidden layers.
+    uniform_mix: share of a uniform distribution in that of each latent, from 0 to 1.
+
+  Attributes:
+    size: length of a state, d + l k.
+    latents: l.
+
+  Raises:
+    UsageError: a setting cannot work.
+  """
+
+  def __init__(self, embedding_size: int, action_size: int, deterministic: int = 128,
+               latents: int = 8, classes: int = 8, units: int = 64, uniform_mix: float = 0.01):
+    super().__init__()
+    at_least_one("RSSM", deterministic=deterministic, latents=latents, classes=classes)
+    from_0_to_1("RSSM", uniform_mix=uniform_mix)
+    self.latents, self._classes, self._mix = latents, classes, uniform_mix
+    self._deterministic, self._stochastic = deterministic, latents * classes
+    self.size = deterministic + self._stochastic
+    self._input = keras.Sequential(normalized(units))
+    self._input.build((None, self._stochastic + action_size))
+    self._gates = keras.Sequential([
+        keras.layers.Dense(3 * deterministic, use_bias=False),
+        keras.layers.LayerNormalization(epsilon=1e-3)])
+    self._gates.build((None, units + deterministic))
+    self._prior = NormalizedMLP(deterministic, self._stochastic, units=units, layers=1)
+    self._posterior = NormalizedMLP(deterministic + embedding_size, self._stochastic, units=units,
+                                    layers=1)
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """The variables that an optimizer updates."""
+    return [v for part in (self._input, self._gates, self._prior, self._posterior)
+            for v in part.trainable_variables]
+
+  def recur(self, state: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+    """The next h: `[n, size], [n, a] -> [n, d]`; actions count as if clipped to [-1, 1]."""
+    h, z = tf.split(state, [self._deterministic, self._stochastic], 1)
+    inputs = self._input(tf.concat([z, tf.clip_by_value(action, -1.0, 1.0)], 1))
+    reset, candidate, update = tf.split(self._gates(tf.concat([inputs, h], 1)), 3, 1)
+    candidate = tf.tanh(tf.sigmoid(reset) * candidate)
+    update = tf.sigmoid(update - 1.0)  # Remembers at first.
+    return update * candidate + (1.0 - update) * h
+
+  def prior(self, h: tf.Tensor) -> tf.Tensor:
+    """Log probabilities of the latents before an observation: `[..., d] -> [..., l, k]`."""
+    return self._mixed(self._prior(h))
+
+  def posterior(self, h: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+    """Log probabilities after an observation: `[..., d], [..., e] -> [..., l, k]`."""
+    return self._mixed(self._posterior(tf.concat([h, embedding], -1)))
+
+  def _mixed(self, logits: tf.Tensor) -> tf.Tensor:
+    """A little of every class keeps divergences finite: `[..., l k] -> [..., l, k]`."""
+    logits = tf.reshape(logits, [-1, *logits.shape[1:-1], self.latents, self._classes])
+    return tf.math.log((1.0 - self._mix) * tf.nn.softmax(logits) + self._mix / self._classes)
+
+  def draw(self, log_probabilities: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Draws latents, with the gradient of their probabilities: `[n, l, k], [n, l] -> [n, l k]`.
+
+    A draw is a constant, through which no gradient goes. As if it were its probabilities, the
+    gradient goes straight through it to them (Bengio et al. 2013, arXiv:1308.3432).
+
+    Args:
+      log_probabilities: of the classes of each latent.
+      uniform: in [0, 1).
+    """
+    probabilities = tf.exp(log_probabilities)
+    # The last class takes what rounding leaves of 1.
+    ends = tf.cumsum(probabilities, -1)[..., :-1]
+    drawn = tf.reduce_sum(tf.cast(ends <= uniform[..., tf.newaxis], tf.int32), -1)
+    z = tf.one_hot(drawn, self._classes, dtype=probabilities.dtype)
+    z += probabilities - tf.stop_gradient(probabilities)
+    return tf.reshape(z, [-1, self._stochastic])
+
+  def imagine(self, state: tf.Tensor, action: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """The next state as the prior draws it: `[n, size], [n, a], [n, l] -> [n, size]`."""
+    h = self.recur(state, action)
+    return tf.concat([h, self.draw(self.prior(h), uniform)], 1)
+
+  def recognize(self, state: tf.Tensor, action: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+    """The next state, with the most probable latents: `[n, size], [n, a], [n, e] -> [n, size]`."""
+    h = self.recur(state, action)
+    best = tf.argmax(self.posterior(h, embedding), -1)
+    z = tf.one_hot(best, self._classes, dtype=h.dtype)
+    return tf.concat([h, tf.reshape(z, [-1, self._stochastic])], 1)
+
+  def observe(self, embeddings: tf.Tensor, actions: tf.Tensor, is_first: tf.Tensor,
+              uniform: tf.Tensor) -> Observed:
+    """The states after n sequences of t observations, each of which begins without a past.
+
+    Args:
+      embeddings: `[n, t, e]`, of the observations.
+      actions: `[n, t, a]`, before each observation.
+      is_first: bool `[n, t]`, whether an episode begins there, which forgets the past.
+      uniform: `[n, t, l]`, in [0, 1), for the draws.
+    """
+    n, t = actions.shape[:2]
+    state = tf.zeros([n, self.size], actions.dtype)
+    states, posteriors = [], []
+    for i in range(t):
+      # The first observation of a sequence has no past, either.
+      kept = tf.cast(~is_first[:, i, tf.newaxis], state.dtype) * float(i > 0)
+      h = self.recur(kept * state, kept * actions[:, i])
+      posterior = self.posterior(h, embeddings[:, i])
+      state = tf.concat([h, self.draw(posterior, uniform[:, i])], 1)
+      states.append(state)
+      posteriors.append(posterior)
+    states = tf.stack(states, 1)
+    prior = self.prior(states[..., :self._deterministic])
+    return Observed(states, tf.stack(posteriors, 1), prior)
+
+
+def divergence(p: tf.Tensor, q: tf.Tensor) -> tf.Tensor:
+  """KL(p, q) in nats, summed over the latents: log probabilities `[..., l, k] -> [...]`."""
+  return tf.reduce_sum(tf.exp(p) * (p - q), [-2, -1])
