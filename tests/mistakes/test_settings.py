@@ -127,6 +127,6 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("make, line", SETTINGS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("make, line", SETTINGS, ids=[line[:60] for _, line in SETTINGS])
 def test_a_setting_that_cannot_work_is_named(make, line):
   assert re.match(".*".join(map(re.escape, line.split("..."))), refusal(make))
