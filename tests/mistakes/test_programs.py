@@ -213,7 +213,8 @@ VALUES = [  # The program, the gin file, bindings, and the line, or what follows
 ]
 
 
-@pytest.mark.parametrize("program, file, bindings, line", VALUES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("program, file, bindings, line", VALUES,
+                         ids=[bindings[-1][:40] for _, _, bindings, _ in VALUES])
 def test_values(program, file, bindings, line, run, tmp_path):
   words = [f"--gin_file=configs/{file}.gin", f"--workdir={tmp_path}/run",
            *(f"--gin_param={binding}" for binding in bindings)]
