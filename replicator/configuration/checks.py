@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import difflib
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,8 @@ from replicator.configuration.gin_internals import Values, current_bindings, reg
 from replicator.configuration.statements import MACRO, Binding, last_read
 from replicator.console import flags, gin_files
 from replicator.errors import UsageError, nearest
+
+_MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
 
 
 def check(bindings: Sequence[Binding]) -> None:
@@ -91,6 +94,7 @@ class Unused:
   # Whether it can have none later either: its configurable was called, but in other scopes, or with
   # a value that the program passed.
   certain: bool
+  misspelled: bool = False  # Whether its scope is almost that of a call.
 
   def __str__(self) -> str:
     return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
@@ -135,8 +139,10 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     known = sorted(filter(None, own))
     where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
     problem = "there" if entered else f"in the scope '{binding.scope}'"
+    misspelled = not entered and bool(
+        difflib.get_close_matches(binding.scope, known, cutoff=_MISSPELLED))
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
-                           f"is called {where}", True)
+                              f"is called {where}", True, misspelled)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
   remedy = f".{hint}" if hint else "; remove the line, or refer to it"
   return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)

@@ -116,6 +116,15 @@ def _of_earlier_runs() -> Values:
 _earlier_runs: tuple[Sequence[statements.Binding], Values] = (), {}
 
 
+def check_scopes() -> None:
+  """Raises a UsageError for bindings in a scope that is almost that of a call, and has no calls.
+
+  A later evaluation may enter other scopes, so only `after_first_step` can refuse the others.
+  """
+  found = checks.unused(statements.last_read(), operative_config())
+  _refuse(each for each in found if each.misspelled)
+
+
 def check_all_used() -> None:
   """Raises a UsageError for bindings that nothing used, where nothing more will."""
   _refuse(checks.unused(statements.last_read(), operative_config()))

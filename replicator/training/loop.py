@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from replicator.atomic import disk_fault
 from replicator.checkpoints.checkpoint import Checkpoints
+from replicator.configuration import operative
 from replicator.console import start
 from replicator.divergence.diagnostics import LearningRates
 from replicator.divergence.guard import Guard
@@ -161,6 +162,7 @@ class Loop:
         first = next(self._batches)
         self._batches = itertools.chain([first], self._batches)
         self._trace(first)
+        operative.check_scopes()
       self._doing("evaluating")
       self._at_boundary()
       # Several workers agree in the first call.

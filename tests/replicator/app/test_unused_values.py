@@ -7,7 +7,7 @@ import tensorflow as tf
 import replicator
 from replicator import UsageError
 from replicator.app import config
-from replicator.configuration import checks, statements
+from replicator.configuration import checks, operative, statements
 from tests.replicator.app.configurables import planted, write
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
@@ -34,6 +34,20 @@ def test_a_configuration_that_the_program_has_cleared_has_no_mistake():
   config.parse([], ["planted.rate = 1.0"])
   gin.clear_config()
   assert checks.unused(statements.last_read(), {}) == []
+
+
+@pytest.mark.parametrize("scope, is_refused", [
+    ("critick", True), ("crit", True), ("a_critix", False), ("other", False), ("critic", False)])
+def test_a_misspelled_scope_is_refused_before_any_evaluation(scope, is_refused):
+  config.parse([], [f"{scope}/planted.rate = 1.0"])
+  with gin.config_scope("critic"):
+    planted(given=1)
+  try:
+    operative.check_scopes()
+  except UsageError as refused:
+    assert is_refused and f"{scope}/planted.rate is never used" in str(refused)
+  else:
+    assert not is_refused
 
 
 def train(files: list[str], *bindings: str, evaluate=None, rate: dict | None = None) -> str:
