@@ -105,6 +105,8 @@ class Dreamer(tf.Module):
           ) -> tuple[tf.Tensor, tf.Tensor]:
     """Actions in [-1, 1] `[n, a]`, and the memory after them `[n, memory_size]`.
 
+    The latents are the most probable ones, which the paper draws: an actor's draws are its noise.
+
     Args:
       observations: `[n, *shape]`.
       noise: N(0, 1), `[n, a]`.
