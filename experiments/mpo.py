@@ -24,6 +24,7 @@ from models.rl import agents
 from models.rl.environments.environments import Environments
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
+from models.rl.networks.distributions import log_density
 from replicator import app, random
 from replicator.errors import above_zero, at_least_one
 
@@ -37,8 +38,7 @@ class Normal(NamedTuple):
   def log_density(self, actions: tf.Tensor) -> tf.Tensor:
     """The logarithm of the density at k actions of each: `[n, k, a] -> [n, k]`."""
     mean, deviation = self.mean[:, tf.newaxis], self.deviation[:, tf.newaxis]
-    return tf.reduce_sum(-0.5 * tf.square((actions - mean) / deviation) - tf.math.log(deviation)
-                         - 0.5 * math.log(2.0 * math.pi), 2)
+    return log_density((actions - mean) / deviation, tf.math.log(deviation))
 
   def divergence(self, other: "Normal") -> tf.Tensor:
     """KL(self, other) of each number, averaged over the examples: [a]."""

@@ -9,7 +9,6 @@ version. Later additions are left out: LaProp with adaptive clipping, the critic
 returns, and states that are stored in the replay. A replayed sequence begins without a past.
 """
 
-import math
 from collections.abc import Callable
 
 from replicator.console import start
@@ -23,6 +22,7 @@ import tensorflow as tf
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
+from models.rl.networks import distributions
 from models.rl.networks.two_hot import TwoHot
 from models.rl.replay.sequences import SequenceReplay, Sequences
 from models.rl.world_model.mlp import NormalizedMLP
@@ -147,11 +147,9 @@ class Dreamer(tf.Module):
     """Makes actions more probable by their advantages `[m, t]`; returns the mean entropy []."""
     def loss():
       mean, deviation = self._distribution(dream.state[:, :-1])
-      distance = (dream.action - mean) / deviation
-      log_deviation = tf.reduce_sum(tf.math.log(deviation), -1)
-      constant = 0.5 * math.log(2.0 * math.pi) * mean.shape[-1]
-      density = -0.5 * tf.reduce_sum(tf.square(distance), -1) - log_deviation - constant
-      entropy = log_deviation + constant + 0.5 * mean.shape[-1]
+      log_deviation = tf.math.log(deviation)
+      density = distributions.log_density((dream.action - mean) / deviation, log_deviation)
+      entropy = distributions.entropy(log_deviation)
       gain = advantage * density + self.entropy_weight * entropy
       return -tf.reduce_mean(weight * gain), tf.reduce_mean(entropy)
 

@@ -41,6 +41,20 @@ def epsilon_greedy(values: tf.Tensor, epsilon: tf.Tensor) -> tf.Tensor:
   return tf.math.log(share + (1.0 - k * share) * best)
 
 
+def log_density(distance: tf.Tensor, log_deviation: tf.Tensor) -> tf.Tensor:
+  """The logarithm of the density of a normal distribution: `[..., a], [..., a] -> [...]`.
+
+  `distance` is that from the mean, in standard deviations.
+  """
+  return tf.reduce_sum(-0.5 * tf.square(distance) - log_deviation - 0.5 * math.log(2.0 * math.pi),
+                       -1)
+
+
+def entropy(log_deviation: tf.Tensor) -> tf.Tensor:
+  """The differential entropy of a normal distribution in nats: `[..., a] -> [...]`."""
+  return tf.reduce_sum(log_deviation + 0.5 * math.log(2.0 * math.pi * math.e), -1)
+
+
 class Categorical:
   """Distributions of discrete actions, described by logits `[n, k]`."""
 
@@ -84,10 +98,8 @@ class Gaussian(tf.Module):
   def log_probability(self, mean: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """The logarithm of the density at actions: `[n, a], [n, a] -> [n]`."""
     distance = (actions - mean) * tf.exp(-self.log_deviation.value)
-    return tf.reduce_sum(-0.5 * tf.square(distance) - self.log_deviation.value
-                         - 0.5 * math.log(2.0 * math.pi), 1)
+    return log_density(distance, self.log_deviation.value)
 
   def entropy(self, mean: tf.Tensor) -> tf.Tensor:
     """The differential entropy in nats: `[n, a] -> [n]`."""
-    each = self.log_deviation.value + 0.5 * math.log(2.0 * math.pi * math.e)
-    return tf.reduce_sum(tf.zeros_like(mean) + each, 1)
+    return entropy(tf.zeros_like(mean) + self.log_deviation.value)
