@@ -80,10 +80,13 @@ class D4PG(tf.Module):
 
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
+    """Actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1).
+
+    Noise may take them out of [-1, 1]. The environment clips them, and the replay keeps them, so
+    that the critic learns on which side of a limit the value falls.
+    """
     actions = self._action(self.normalizer(observations))
-    noise = agents.scaled(tf.cast(noise, actions.dtype), self.noise, self.actor)
-    return tf.clip_by_value(actions + noise, -1.0, 1.0)
+    return actions + agents.scaled(tf.cast(noise, actions.dtype), self.noise, self.actor)
 
   def _action(self, observations: tf.Tensor) -> tf.Tensor:
     return tf.tanh(self.policy(observations))
