@@ -32,6 +32,8 @@ BATCH = Transitions(*map(tf.constant, (
     _draw.normal(size=SIZE), _draw.uniform(0, 1, SIZE), _draw.normal(1.0, 2.0, [SIZE, *SHAPE]),
     _draw.uniform(0.1, 1, SIZE), _draw.permutation(SIZE))))
 
+NOISE = 10 * _draw.normal(size=[SIZE, ACTIONS])
+
 mean = tf.reduce_mean
 
 
@@ -153,15 +155,7 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
   descend(owned(other, "critic"),
           lambda: mean(BATCH.weight * (value(STATES, BATCH.action) - target) ** 2) / 2)
   assert_step(agent, other, {"critic": mean(BATCH.weight * losses), "value": mean(values)}, losses)
-  assert_acts(agent, act(STATES), 0.3)
-
-
-def assert_acts(agent: Any, greedy: tf.Tensor, scale: float) -> None:
-  """The agent adds noise to the greedy actions, and keeps them in [-1, 1]."""
-  noise = 10 * np.random.default_rng(3).normal(size=[SIZE, ACTIONS])
-  expected = np.clip(greedy + scale * noise, -1, 1)
-  assert 0 < np.mean(abs(expected) == 1) < 1
-  np.testing.assert_allclose(agent.act(BATCH.observation, noise), expected, rtol=1e-9)
+  np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), act(STATES) + 0.3 * NOISE, rtol=1e-9)
 
 
 def test_a_step_of_td3_is_that_of_algorithm_1(made):
@@ -193,7 +187,9 @@ def test_a_step_of_td3_is_that_of_algorithm_1(made):
     moved = any((v.numpy() != old).any()
                 for v, old in zip(owned(agent, "policy"), before, strict=True))
     assert moved == (step == 1)
-  assert_acts(agent, act(STATES), 0.1)
+  expected = np.clip(act(STATES) + 0.1 * NOISE, -1, 1)
+  assert 0 < np.mean(abs(expected) == 1) < 1
+  np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("double", [True, False])
