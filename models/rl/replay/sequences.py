@@ -10,7 +10,6 @@ import gin
 import keras
 import tensorflow as tf
 
-import replicator
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import replicated
@@ -76,8 +75,7 @@ class SequenceReplay(tf.Module):
     The replay must not be empty.
     """
     stored, floatx = self.timesteps, keras.config.floatx()
-    first, _ = stored.priorities.draw(
-        replicator.random.uniform("replay", [n], dtype="float64"))
+    first, _ = stored.draw(n)
     places = stored.later(first[:, tf.newaxis], tf.range(self.length + 1, dtype=tf.int64))
     before = places[:, :-1]
     flag = replicated.gather(stored.flag, before)
