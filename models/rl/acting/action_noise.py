@@ -98,6 +98,9 @@ class Exploration:
     if np.size(self.scale) not in (1, number):
       raise UsageError(f"Exploration.scale = {self.scale}: write a number, or one for each of "
                        f"Environments.number = {number}")
+    if self.alpha and np.all(np.equal(self.scale, 1)):
+      raise UsageError(f"Exploration.alpha = {self.alpha}: is an exponent of Exploration.scale, "
+                       "and has no effect on 1; write a scale such as 0.4")
     exponents = 1.0 + self.alpha * np.arange(number) / max(number - 1, 1)
     return np.power(self.scale, exponents)
 

@@ -20,6 +20,7 @@ from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numb
 from replicator import UsageError, replicated
 from replicator.errors import at_least_one, from_0_to_1
 
+_IMPORTANCE_EXPONENT = 0.4
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
 
@@ -74,7 +75,7 @@ class Replay(tf.Module):
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int, *,
                observation_dtype: str = "float32", capacity: int = 1_000_000, n_step: int = 5,
                discount: float = 0.99, priority_exponent: float = 0.0,
-               importance_exponent: float = 0.4):
+               importance_exponent: float = _IMPORTANCE_EXPONENT):
     super().__init__()
     self.stream_capacity = -(-capacity // streams)
     _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, discount,
@@ -280,3 +281,6 @@ def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int,
                      f"timesteps, too few for a transition of n_step = {n_step}; write more")
   from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
               importance_exponent=importance_exponent)
+  if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):
+    raise UsageError(f"Replay.importance_exponent = {importance_exponent}: corrects for "
+                     "priorities, and there are none; write Replay.priority_exponent = 0.6, too")

@@ -59,7 +59,8 @@ class SequenceReplay(tf.Module):
     at_least_one("SequenceReplay", length=length)
     self.length = length
     self.timesteps = Replay(observation_shape, action_size, streams, n_step=length,
-                            observation_dtype=observation_dtype, priority_exponent=0.0)
+                            observation_dtype=observation_dtype, discount=1.0,
+                            priority_exponent=0.0, importance_exponent=0.0)
 
   def size(self) -> int:
     """The number of places where a sequence can begin now."""
