@@ -49,5 +49,5 @@ def test_all_environments_are_closed_when_the_training_ends(scripted, monkeypatc
 
 def test_actors_in_processes_step_their_environments_in_turn():
   environments = Environments("Pendulum-v1", 2, "async")
-  with pytest.raises(UsageError, match="vectorization = 'async': .* = 2 each .*; write 'sync'"):
+  with pytest.raises(UsageError, match=r"vectorization = 'async': .* = 2 each .*; write 'sync'"):
     agents.make_actor(environments, types.SimpleNamespace(), None, processes=2)
