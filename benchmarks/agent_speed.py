@@ -1,4 +1,4 @@
-"""Environment steps per CPU second of SAC, with an update for each, against Stable-Baselines3.
+"""Environment steps per CPU second of SAC, with an update for each, against PyTorch.
 
   python -m benchmarks.agent_speed [--task=pendulum]
 
@@ -9,6 +9,7 @@ after a step of all.
 
   ours, ours_8   `experiments.sac` as its configuration has it, with layer normalization
   sb3, sb3_8     Stable-Baselines3's `SAC`, without
+  torch          a plain loop in PyTorch with one environment, without; see `benchmarks.sac_torch`
 
 They take turns in a process each. The table has medians over the turns: seconds of the CPU, which
 other work on the machine changes less than those of the clock.
@@ -30,7 +31,7 @@ flags.DEFINE_integer("rounds", 9, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 800, "Environment steps of a turn, in eights and in tens.")
 flags.register_validator("steps", lambda steps: steps > 0 and steps % 40 == 0,
                          "must be a multiple of 40")
-turns.define_flags(["ours", "ours_8", "sb3", "sb3_8"])
+turns.define_flags(["ours", "ours_8", "sb3", "sb3_8", "torch"])
 
 _START = 1000  # Environment steps before the first update.
 _PER_CALL = 10  # Our updates in a compiled call.
@@ -94,15 +95,30 @@ def sb3(number: int) -> Callable[[], float]:
   return turn
 
 
+def torch(number: int) -> Callable[[], float]:
+  """A function that takes a turn of the plain loop, and returns the last loss; `number` is 1."""
+  import gymnasium
+
+  from benchmarks import sac_torch
+
+  name, policy, critic = _TASKS[FLAGS.task]
+  if name.startswith("dm_control"):
+    import shimmy  # noqa: F401
+  environment = gymnasium.wrappers.FlattenObservation(gymnasium.make(name))
+  take = sac_torch.loop(environment, policy, critic, _START)
+  return lambda: take(FLAGS.steps)
+
+
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.contender:
     turns.set_threads()
-    make = ours if FLAGS.contender.startswith("ours") else sb3
+    make = {"ours": ours, "sb3": sb3, "torch": torch}[FLAGS.contender.removesuffix("_8")]
     turns.take(make(8 if FLAGS.contender.endswith("8") else 1), calls=1)
     return
   names = turns.installed({"ours": "tensorflow", "ours_8": "tensorflow",
-                           "sb3": "stable_baselines3", "sb3_8": "stable_baselines3"})
+                           "sb3": "stable_baselines3", "sb3_8": "stable_baselines3",
+                           "torch": "torch"})
   contenders = turns.run("benchmarks.agent_speed", names, FLAGS.rounds, FLAGS.threads)
   print(f"SAC on the {FLAGS.task}, {FLAGS.rounds} turns of {FLAGS.steps} steps, an update for each")
   print(f"{'':10} {'steps per CPU second':>22} {'steps per second':>18}")

@@ -85,8 +85,10 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
     processes: 0 acts in this process, in turns with training; any other number of processes act
       while the learner trains, which no agent can use that learns from `Rollouts` or has a memory.
   """
-  seed, exploration = random.seed_of("actor"), Exploration()
-  has_noise = not (environments.discrete or isinstance(replay, Rollouts))
+  seed, on_policy = random.seed_of("actor"), isinstance(replay, Rollouts)
+  # A random action is none of the policy. Where gin binds `random_steps`, the run is refused.
+  exploration = Exploration(random_steps=0) if on_policy else Exploration()
+  has_noise = not (environments.discrete or on_policy)
   if not has_noise and (exploration.scales(environments.number) != 1).any():
     raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "
                      "probable each action is, and its noise must have the scale 1")
@@ -94,14 +96,16 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
     if processes:
       raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
                        "present policy does, and actors in processes are behind it; write 0")
-    return Actor(environments, replay, normalizer, seed,
-                 dataclasses.replace(exploration, random_steps=0), closes=True,
+    return Actor(environments, replay, normalizer, seed, exploration, closes=True,
                  memory_size=memory_size)
   if processes == 0:
     return Actor(environments, replay, normalizer, seed, exploration, memory_size=memory_size)
   if memory_size:
     raise UsageError(f"make_actor.processes = {processes}: this agent's policy remembers the "
                      "episode, and actors in processes have no memory; write 0")
+  if environments.vectorization == "async" and not environments.settings.pixels:
+    raise UsageError("Environments.vectorization = 'async': with make_actor.processes = "
+                     f"{processes} each actor steps its environments in turn; write 'sync'")
   return ActorPool(environments, replay, normalizer, processes, seed, exploration)
 
 

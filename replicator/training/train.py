@@ -56,7 +56,8 @@ def train(make_step: Callable[[], Callable],
     make_step: called once, in the strategy's scope; returns the step. The step is called on
       every replica with its part of a batch (without arguments if there are no `inputs`) and
       returns a dict of scalars, which are averaged over replicas and between log points; of a
-      counter, a scalar of an unsigned type such as `tf.uint64`, the last value is logged.
+      counter, a `tf.Variable` or a scalar of an unsigned type such as `tf.uint64`, the last value
+      is logged.
       Everything that must survive a restart is an attribute of the step: make it a `tf.Module`.
     inputs: an example source or an input function, see `training.inputs`; None for a step
       that makes its own examples.

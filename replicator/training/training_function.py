@@ -26,8 +26,8 @@ class _Compiled:
   """The steps, compiled for what is `trainable` in the step."""
 
   function: Any  # A tf.function.
-  # The step's scalars and their types; known when the function is traced, as the next.
-  scalars: dict[str, tf.DType]
+  # The step's scalars, and which are counters; known when the function is traced, as the next.
+  scalars: dict[str, bool]
   draws: list[str]  # The generators of Python and NumPy that the step draws from.
   optimizers: dict[str, Optimizer]  # Those of the step, by path.
   arguments: tuple  # What it was first called with.
@@ -122,7 +122,7 @@ class TrainingFunction:
 
   def _compile(self, arguments: tuple) -> _Compiled:
     """Compiles the steps for arguments like these, and for what is `trainable` now."""
-    scalars: dict[str, tf.DType] = {}
+    scalars: dict[str, bool] = {}
     draws: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
@@ -136,11 +136,11 @@ class TrainingFunction:
       self._replicator.check_workers_agree()
     return compiled
 
-  def _steps(self, scalars: dict[str, tf.DType], first_step: tf.Tensor, stop: tf.Tensor,
+  def _steps(self, scalars: dict[str, bool], first_step: tf.Tensor, stop: tf.Tensor,
              arguments: tuple) -> tf.Tensor:
     """Returns `[steps_per_call, 1 + number of scalars]`; column 0 is the request to stop.
 
-    The names and types of the scalars are left in `scalars`.
+    The names of the scalars, and whether each is a counter, are left in `scalars`.
     """
     floatx = keras.config.floatx()
     if self._steps_per_call == 1:
@@ -157,7 +157,7 @@ class TrainingFunction:
           self._replicator.strategy.run(collectives.all_mean, args=(history,)))[0]
     return history
 
-  def _one_step(self, scalars: dict[str, tf.DType], step: tf.Tensor, arguments: tuple,
+  def _one_step(self, scalars: dict[str, bool], step: tf.Tensor, arguments: tuple,
                 i: tf.Tensor | None = None) -> tf.Tensor:
     """The scalars of a step, the i-th of several, averaged over this process's replicas."""
     def run_step(*batch):
@@ -166,7 +166,8 @@ class TrainingFunction:
       run = lambda: checked_scalars(observer.current().run_step(self._step_fn, *batch))
       outputs = self._signals.added_to(run) if self._signals else run()
       scalars.clear()  # Each replica is traced.
-      scalars.update({name: tf.convert_to_tensor(value).dtype for name, value in outputs.items()})
+      scalars.update({name: isinstance(value, tf.Variable) or (
+          tf.convert_to_tensor(value).dtype.is_unsigned) for name, value in outputs.items()})
       # One vector: one tensor to carry, and one collective to average.
       return tf.stack([tf.cast(value, keras.config.floatx()) for value in outputs.values()])
     replicator = self._replicator
@@ -178,21 +179,21 @@ class TrainingFunction:
     if not replicator.servers:
       return means()
     values, staleness = replicator.servers.measured(means)
-    scalars["staleness"] = values.dtype
+    scalars["staleness"] = False
     return tf.concat([values, [tf.cast(staleness, values.dtype)]], 0)
 
 
 class RunningCall:
   """The scalars of one call of a `TrainingFunction`, which may still be being computed."""
 
-  def __init__(self, scalars: dict[str, tf.DType], history: Any):
+  def __init__(self, scalars: dict[str, bool], history: Any):
     self._scalars = scalars
     self._history = history
 
   @property
   def counters(self) -> list[str]:
-    """The names of the scalars that are unsigned integers, after `fetch`."""
-    return [name for name, dtype in self._scalars.items() if dtype.is_unsigned]
+    """The names of the scalars that are variables or unsigned integers, after `fetch`."""
+    return [name for name, is_counter in self._scalars.items() if is_counter]
 
   def fetch(self) -> tuple[dict[str, np.ndarray], bool]:
     """Waits for the call, and returns its scalars and whether any worker asked to stop.

@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.programs.forks import in_a_fork
@@ -21,12 +23,16 @@ SETTINGS = [
     "make_actor.processes = 2", "Environments.number = 2", "train.log_every = 100",
     "train.eval_every = 0", "train.checkpoint_every = 100", "Policy.sizes = (16, 16)",
     "Critic.sizes = (16, 16)", "Replicator.jit_compile = False"]
+LEARNING = [
+    "train.steps = 2500", "train.eval_every = 2500", "EpisodeEvaluator.picture = False",
+    "train.global_batch_size = 64", "RateLimiter.samples_per_insert = 64",
+    "EpisodeEvaluator.episodes = 5", "Policy.sizes = (64, 64)", "Critic.sizes = (64, 64)"]
 
 
 @contextlib.contextmanager
-def started(workdir, *bindings):
+def started(workdir, *bindings, program=("experiments.d4pg",)):
   """Starts a run in a session of its own, as from a terminal; ends all its processes at exit."""
-  command = [sys.executable, "-m", "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin",
+  command = [sys.executable, "-m", *program, "--gin_file=configs/d4pg_pendulum.gin",
              f"--workdir={workdir}",
              *(f"--gin_param={setting}" for setting in [*SETTINGS, *bindings])]
   with open(f"{workdir}.log", "ab") as log, subprocess.Popen(
@@ -99,6 +105,39 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     after = actors(process)
     process.kill()  # It has no time to end its actors.
     wait_until(lambda: are_gone(after))
+
+
+@in_a_fork
+def test_ten_kills_of_all_processes_lose_nothing_that_was_saved(tmp_path):
+  workdir, draw, saved, published = tmp_path / "run", random.Random(0), {}, [0]
+  for kill in range(11):
+    where = draw.choice(["collect", "begun", "written"]) if kill < 10 else "never"
+    number = draw.randint(2, 30) if where == "collect" else draw.randint(1, 3)
+    before = len(log_of(workdir)) if kill else 0
+    with started(workdir, *LEARNING, program=(
+        "tests.programs.killed_acting", where, str(number))) as process:
+      status = process.wait(SECONDS)
+    assert status == (0 if where == "never" else -signal.SIGKILL), log_of(workdir)
+    told = [json.loads(line) for line in log_of(workdir)[before:].splitlines()
+            if line.startswith("{")]
+    begun = told.pop(0)
+    at = begun.pop("begins")
+    assert at >= published[-1]  # The line of one that is published may not be printed any more.
+    assert begun == (saved[at] if at else dict.fromkeys(begun, 0))
+    for line in told:
+      if "saves" in line:
+        assert line["timesteps"] == line["environment_steps"] + line["ends"]
+        assert line["size"] == line["sampled"] > 0
+        saved[line.pop("saves")] = line
+      elif "published" in line:
+        published.append(line["published"])
+      else:
+        wait_until(lambda gone=set(line["actors"]): are_gone(gone))
+  rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  assert [row["step"] for row in rows] == list(range(0, 2501, 100))
+  for name in ("environment_steps", "replay_size"):
+    assert np.all(np.diff([row[name] for row in rows[1:]]) >= 0)
+  assert rows[0]["eval/return"] < -900 and rows[-1]["eval/return"] > -400
 
 
 def test_a_run_with_actors_on_ray_continues_when_one_is_killed(tmp_path):

@@ -167,6 +167,11 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
   written = [60 + 4 * i + 2 * ((60 + 4 * i) // 50) for i in range(10)]
   np.testing.assert_allclose([row["samples_per_insert"] for row in rows[1:]],
                              [16 * (i + 1) / written[i] for i in range(10)], rtol=1e-6)
+  # After a resume with other batches, the draws before it still count.
+  rows = train("d4pg", tmp_path, "train.steps = 20", "train.global_batch_size = 8",
+               "train.steps_per_call = 5", "train.log_every = 10")
+  written = rows[-1]["environment_steps"] + 2 * (rows[-1]["environment_steps"] // 50)
+  assert rows[-1]["samples_per_insert"] == pytest.approx((10 * 16 + 10 * 8) / written, rel=1e-6)
   # Each stream stores 40 timesteps. The last 5 have no return yet, and ends are no transitions.
   assert 60 < rows[-1]["replay_size"] <= 70 and "largest_priority" not in rows[-1]
   assert "eval/return" in (tmp_path / "report.html").read_text()

@@ -22,7 +22,7 @@ from models.gan.penalties.lecam import lecam
 from models.gan.penalties.orthogonality import orthogonality
 from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
 from models.metrics.extractors.extractor import check
-from models.rl.acting.action_noise import ActionNoise, Exploration, OrnsteinUhlenbeck
+from models.rl.acting.action_noise import ActionNoise, Exploration, HeldNoise, OrnsteinUhlenbeck
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments.environments import Environments
 from models.rl.networks.critic_heads import CategoricalReturns
@@ -98,6 +98,7 @@ SETTINGS = [
           ([8, 32, 32, 3], [7, 32, 32, 3], "[8, 32, 32, 3] and generated ones [7")]),
     # Agents.
     (of(OrnsteinUhlenbeck, 0.0), "OrnsteinUhlenbeck.theta = 0.0: must be above 0"),
+    (of(HeldNoise, 0), "HeldNoise.steps = 0: must be at least 1"),
     (of(Exploration, scale=-1.0), "...scale=-1.0...no number may be below 0"),
     (of(ActionNoise, 3, 3, 1, Exploration(scale=(1.0, 2.0)), 128),
      "Exploration.scale = (1.0, 2.0): ...number = 3"),

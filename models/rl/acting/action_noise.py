@@ -11,6 +11,7 @@ import gin
 import numpy as np
 
 from replicator import UsageError
+from replicator.errors import at_least_one
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
 _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.
@@ -67,6 +68,29 @@ class OrnsteinUhlenbeck:
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
+class HeldNoise:
+  """Noise that stays for some steps, so that in between an action is a function of the state.
+
+  A policy with a standard deviation s(x), as that of SAC, then acts with mean(x) + s(x) e, and e is
+  N(0, 1) for each number of an action. That is generalized state-dependent exploration (Raffin et
+  al. 2021, arXiv:2005.05719) with the deviation as the only feature of the state.
+
+  Attributes:
+    steps: how long it stays.
+  """
+
+  steps: int = 8
+
+  def __post_init__(self):
+    at_least_one("HeldNoise", steps=self.steps)
+
+  def __call__(self, white: np.ndarray) -> np.ndarray:
+    """See `Filter`."""
+    return np.repeat(white[::self.steps], self.steps, axis=0)[:len(white)]
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
 class Exploration:
   """How an actor explores.
 
@@ -75,8 +99,8 @@ class Exploration:
 
   Attributes:
     random_steps: environment steps at the start of a run whose actions are uniformly random.
-    noise: a `Filter`, such as `@PinkNoise()` or `@OrnsteinUhlenbeck()`; None for white noise. A
-      filtered signal is as long as the longest episode, and does not end with an episode.
+    noise: a `Filter`, such as `@PinkNoise()`, `@OrnsteinUhlenbeck()` or `@HeldNoise()`; None for
+      white noise. A filtered signal is as long as the longest episode, and does not end with one.
     scale: see above; or a number for each environment.
     alpha: see above; 0 for the same noise in all environments.
   """
@@ -98,6 +122,9 @@ class Exploration:
     if np.size(self.scale) not in (1, number):
       raise UsageError(f"Exploration.scale = {self.scale}: write a number, or one for each of "
                        f"Environments.number = {number}")
+    if self.alpha and np.all(np.equal(self.scale, 1)):
+      raise UsageError(f"Exploration.alpha = {self.alpha}: is an exponent of Exploration.scale, "
+                       "and has no effect on 1; write a scale such as 0.4")
     exponents = 1.0 + self.alpha * np.arange(number) / max(number - 1, 1)
     return np.power(self.scale, exponents)
 

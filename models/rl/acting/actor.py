@@ -95,7 +95,7 @@ class Actor(tf.Module):
       self._loop.new_actions[:] = False
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: []; uint64 is a counter."""
+    """Progress of acting for a step to log, []; see `SavedState.scalars`."""
     return self.kept.scalars("environment_steps")
 
   def close(self) -> None:

@@ -53,13 +53,13 @@ class SavedState(tf.Module, Generic[S]):
       replicated.assign(variable, getattr(state, name), where)
 
   def scalars(self, *names: str) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, []: the fields of these names, as counters, and `episode_return`.
+    """Scalars for a step to log, []: the variables of these names, and `episode_return`.
 
     This floating number is the mean return of the last 10 finished episodes, 0 before the first.
     """
     returns = self.fields["recent_returns"]
     number = tf.clip_by_value(self.fields["episodes"], 1, RECENT)
     mean = tf.reduce_sum(returns) / tf.cast(number, returns.dtype)
-    return {**{name: tf.cast(self.fields[name], tf.uint64) for name in names},
+    return {**{name: self.fields[name] for name in names},
             "episode_return": tf.cast(mean, keras.config.floatx())}
 

@@ -152,7 +152,7 @@ class ActorPool(tf.Module):
       self.kept.write(state)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log: []; uint64 is a counter."""
+    """Progress of acting for a step to log, []; see `SavedState.scalars`."""
     return self.kept.scalars("environment_steps", "policy_age", "deaths")
 
   def close(self) -> None:

@@ -20,6 +20,7 @@ from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numb
 from replicator import UsageError, replicated
 from replicator.errors import at_least_one, from_0_to_1
 
+_IMPORTANCE_EXPONENT = 0.4
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
 
 
@@ -63,6 +64,8 @@ class Replay(tf.Module):
     prioritized: whether `update_priorities` has an effect.
     written: int64 [streams], how many timesteps each stream has received so far.
     drawable: int64 [], how many transitions can be sampled.
+    drawn: int64 [], how many samples were drawn so far, by all replicas.
+    samples_per_insert: floatx [], `drawn` per timestep received, at the last draw.
     largest_priority: float32 [], the largest priority so far; new transitions receive it.
 
   Raises:
@@ -72,7 +75,7 @@ class Replay(tf.Module):
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int, *,
                observation_dtype: str = "float32", capacity: int = 1_000_000, n_step: int = 5,
                discount: float = 0.99, priority_exponent: float = 0.0,
-               importance_exponent: float = 0.4):
+               importance_exponent: float = _IMPORTANCE_EXPONENT):
     super().__init__()
     self.stream_capacity = -(-capacity // streams)
     _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, discount,
@@ -90,7 +93,8 @@ class Replay(tf.Module):
     self.flag = _variable([total], tf.int64)
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
-    self.drawable = _variable([], tf.int64)
+    self.drawable, self.drawn = _variable([], tf.int64), _variable([], tf.int64)
+    self.samples_per_insert = _variable([], keras.config.floatx())
     self._write = _writer_of(self)
 
   def size(self) -> int:
@@ -131,8 +135,7 @@ class Replay(tf.Module):
     if tf.executing_eagerly() and not self.size():
       raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "
                        f"{self._n_step} timesteps of a stream before")
-    uniform = replicator.random.uniform("replay", [n], dtype="float64")
-    index, priority = self.priorities.draw(uniform)
+    index, priority = self.draw(n)
     floatx = keras.config.floatx()
     reward, discount, last = self._window(index)
     return Transitions(
@@ -143,19 +146,20 @@ class Replay(tf.Module):
         next_observation=tf.cast(replicated.gather(self.observation, last), floatx),
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
-  def scalars(self) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log, [].
+  def draw(self, n: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Places of this replica's n samples, int64 [n], and their priorities, float32 [n]."""
+    counted = [self.drawn, self.samples_per_insert, self.written]
+    replicated.update(counted, _count, tf.constant(n * replicator.num_replicas(), tf.int64))
+    return self.priorities.draw(replicator.random.uniform("replay", [n], dtype="float64"))
 
-    `replay_size`, the number of transitions, uint64; `samples_per_insert`, how often a timestep was
-    sampled on average; and `largest_priority`, if there are priorities.
+  def scalars(self) -> dict[str, tf.Tensor]:
+    """Variables for a step to log, [].
+
+    `replay_size`, the number of transitions; `samples_per_insert`, how often a timestep was sampled
+    on average; and `largest_priority`, if there are priorities.
     """
-    global_batch = replicator.batch_size() * replicator.num_replicas()
-    drawn = global_batch * (replicator.step_number() + 1)
-    found = {"samples_per_insert": drawn / tf.reduce_sum(self.written)}
-    if self.prioritized:
-      found["largest_priority"] = self.largest_priority
-    return {"replay_size": tf.cast(self.drawable, tf.uint64),
-            **{name: tf.cast(value, keras.config.floatx()) for name, value in found.items()}}
+    found = {"replay_size": self.drawable, "samples_per_insert": self.samples_per_insert}
+    return {**found, **({"largest_priority": self.largest_priority} if self.prioritized else {})}
 
   def _window(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return, discount and place of the last timestep, of transitions that begin at places [n]."""
@@ -251,6 +255,12 @@ def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Te
                   tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))
 
 
+def _count(copies: list[tf.Variable], n: tf.Tensor) -> None:
+  drawn, ratio, written = copies
+  drawn.assign_add(n)
+  ratio.assign(tf.cast(drawn / tf.reduce_sum(written), ratio.dtype))
+
+
 def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
   try:
     return replicated.variable(lambda: tf.fill(shape, tf.constant(value, dtype)))
@@ -271,3 +281,6 @@ def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int,
                      f"timesteps, too few for a transition of n_step = {n_step}; write more")
   from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
               importance_exponent=importance_exponent)
+  if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):
+    raise UsageError(f"Replay.importance_exponent = {importance_exponent}: corrects for "
+                     "priorities, and there are none; write Replay.priority_exponent = 0.6, too")

@@ -10,7 +10,6 @@ import gin
 import keras
 import tensorflow as tf
 
-import replicator
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import replicated
@@ -60,7 +59,8 @@ class SequenceReplay(tf.Module):
     at_least_one("SequenceReplay", length=length)
     self.length = length
     self.timesteps = Replay(observation_shape, action_size, streams, n_step=length,
-                            observation_dtype=observation_dtype, priority_exponent=0.0)
+                            observation_dtype=observation_dtype, discount=1.0,
+                            priority_exponent=0.0, importance_exponent=0.0)
 
   def size(self) -> int:
     """The number of places where a sequence can begin now."""
@@ -76,8 +76,7 @@ class SequenceReplay(tf.Module):
     The replay must not be empty.
     """
     stored, floatx = self.timesteps, keras.config.floatx()
-    first, _ = stored.priorities.draw(
-        replicator.random.uniform("replay", [n], dtype="float64"))
+    first, _ = stored.draw(n)
     places = stored.later(first[:, tf.newaxis], tf.range(self.length + 1, dtype=tf.int64))
     before = places[:, :-1]
     flag = replicated.gather(stored.flag, before)

@@ -11,6 +11,7 @@ import replicator
 from models.rl import agents
 from models.rl.acting.actor import Actor
 from models.rl.environments.environments import Environments
+from replicator import UsageError
 
 
 class Agent(tf.Module):
@@ -44,3 +45,9 @@ def test_all_environments_are_closed_when_the_training_ends(scripted, monkeypatc
   with pytest.raises(ArithmeticError) if fails else contextlib.nullcontext():
     agents.train(Agent, lambda: Environments("Scripted-v0", 2), "unused")
   assert log.count("made") == log.count("closed") > 2
+
+
+def test_actors_in_processes_step_their_environments_in_turn():
+  environments = Environments("Pendulum-v1", 2, "async")
+  with pytest.raises(UsageError, match=r"vectorization = 'async': .* = 2 each .*; write 'sync'"):
+    agents.make_actor(environments, types.SimpleNamespace(), None, processes=2)

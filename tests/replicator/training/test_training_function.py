@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
 from replicator.training.training_function import TrainingFunction
+from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
 
 BATCHES = np.random.default_rng(0).normal(size=[6, 8, 3])
@@ -81,12 +82,15 @@ def test_scalars_are_means_over_replicas(synchronous):
   assert {values.dtype for values in history.values()} == {np.dtype("float32")}
 
 
-def test_unsigned_integers_are_counters():
+def test_unsigned_integers_and_variables_are_counters(synchronous):
+  with synchronous.scope():
+    counter = Counter()
   step = lambda: {"loss": 1.0, "count": tf.constant(3, tf.uint64), "number": 3,
-                  "flag": tf.constant(True)}
-  running = TrainingFunction(Replicator("one_device"), step, 2)(0, None)
-  running.fetch()
-  assert running.counters == ["count"]
+                  "flag": tf.constant(True), "mean": counter()["count"], "variable": counter.count}
+  running = TrainingFunction(synchronous, step, 2)(0, None)
+  history, _ = running.fetch()
+  assert running.counters == ["count", "variable"]
+  assert history["variable"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("precision, dtype", [

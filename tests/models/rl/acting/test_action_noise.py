@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from models.rl.acting.action_noise import ActionNoise, Exploration, OrnsteinUhlenbeck, PinkNoise
+from models.rl.acting.action_noise import (
+  ActionNoise,
+  Exploration,
+  HeldNoise,
+  OrnsteinUhlenbeck,
+  PinkNoise,
+)
 
 STEPS = 128
 
@@ -18,7 +24,8 @@ def signals(noise) -> np.ndarray:
   return np.stack([drawn.noise(step)[:, 0] for step in range(STEPS * 3 // 2)])
 
 
-@pytest.mark.parametrize("noise", [None, PinkNoise(), PinkNoise(0.0), OrnsteinUhlenbeck()], ids=str)
+@pytest.mark.parametrize("noise", [None, PinkNoise(), PinkNoise(0.0), OrnsteinUhlenbeck(),
+                                   HeldNoise(5)], ids=str)
 def test_noise_is_normal_at_each_step(noise):
   found = signals(noise)
   assert found.dtype == np.float32
@@ -43,7 +50,13 @@ def test_ornstein_uhlenbeck_noise_forgets_a_share_in_each_step():
   assert abs((found[STEPS] * found[STEPS - 1]).mean()) < 0.1  # Another signal begins.
 
 
-@pytest.mark.parametrize("noise", [PinkNoise(), OrnsteinUhlenbeck()], ids=str)
+def test_held_noise_changes_after_some_steps_and_with_the_signal():
+  found = signals(HeldNoise(5))
+  changes = np.flatnonzero((found[1:] != found[:-1]).any(1)) + 1
+  assert changes.tolist() == [*range(5, STEPS, 5), *range(STEPS, len(found), 5)]
+
+
+@pytest.mark.parametrize("noise", [PinkNoise(), OrnsteinUhlenbeck(), HeldNoise()], ids=str)
 def test_noise_is_a_function_of_the_step(noise):
   found = signals(noise)
   for step in (STEPS + 9, 5, 100):

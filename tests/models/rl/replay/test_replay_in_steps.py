@@ -62,6 +62,24 @@ def test_replicas_together_sample_what_one_does(strategy, count, priority_expone
     np.testing.assert_allclose(copy, levels[i // per_level], rtol=1e-6)
 
 
+@pytest.mark.parametrize("strategy, count", [
+    ("one_device", 1), ("mirrored", 2), ("central_storage", 2)])
+def test_every_draw_of_all_replicas_is_counted(strategy, count):
+  replica = Replicator(strategy, logical_cpus=count)
+  with replica.scope():
+    step = Learner(Replay((2,), 1, 2, capacity=40, n_step=3), 16)
+
+  def twice():
+    return step(), step.replay.sample(4 // replicator.num_replicas()), step.replay.scalars()
+
+  for i in range(3):
+    step.replay.insert(random_timesteps(15, 2, seed=i))
+    scalars = replica.run(twice)[0][2]
+    assert float(scalars["samples_per_insert"]) == pytest.approx(20 * (i + 1) / (15 * (i + 1)))
+  assert [copy.numpy() for copy in copies_of(step.replay.drawn)] == [60] * len(
+      copies_of(step.replay.drawn))
+
+
 def test_xla_samples_the_same_in_a_loop():
   keras.config.set_floatx("float64")
   replay = Replay((2,), 1, 2, capacity=2000, n_step=4, priority_exponent=0.8)
