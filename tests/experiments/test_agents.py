@@ -43,6 +43,7 @@ STRATEGIES = {
 }
 FLOAT64 = ["train.precision = 'float64'"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
+STACKED_AND_NOISY = ["Environments.stack = 3", "ActionValues.noise = 0.5"]
 
 
 def configure(agent: str, *bindings: str) -> str:
@@ -91,7 +92,7 @@ def one_device(tmp_path_factory):
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("sac", "central storage 2", [], marks=pytest.mark.slow),
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
-    pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("dqn_cartpole", "mirrored 2", STACKED_AND_NOISY, marks=pytest.mark.slow),
     pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("world_model_pendulum", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("world_model_pendulum", "central storage 2", [], marks=pytest.mark.slow),
@@ -141,7 +142,7 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
-    ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
+    ("dqn_cartpole", ["train.eval_every = 2", *STACKED_AND_NOISY], False), ("ppo_cartpole", [], False),
     ("world_model_pendulum", ["train.eval_every = 2"], False),
     ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
