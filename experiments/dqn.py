@@ -5,8 +5,8 @@
 Mnih et al. 2015, and the parts that Hessel et al. 2018 (arXiv:1710.02298) join: double Q-learning
 (`DQN.double`), a dueling network (`ActionValues.dueling`), n-step returns (`Replay.n_step`),
 prioritized replay (`Replay.priority_exponent`), the distribution of returns
-(`DQN.returns = @CategoricalReturns`), which is C51, and noisy layers (`ActionValues.noise = 0.5`, with
-`DQN.epsilon = 0.0`).
+(`DQN.returns = @CategoricalReturns`), which is C51, and noisy layers (`ActionValues.noise = 0.5`
+with `DQN.epsilon = 0.0`).
 """
 
 from collections.abc import Callable
@@ -57,7 +57,6 @@ class DQN(tf.Module):
     if not schedules.is_schedule(epsilon):
       from_0_to_1("DQN", epsilon=epsilon)
     self.returns, self.double, self.epsilon = returns(), double, epsilon
-    agents.check_actions(environments, discrete=True)
     self.action_size = environments.action_size
     self.network = network(environments.observation_shape, self.action_size, self.returns.outputs)
     self.noise_size = self.action_size + getattr(self.network, "noise_size", 0)

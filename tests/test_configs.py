@@ -110,7 +110,8 @@ TINY = {
         "Replay.capacity = 100", "RateLimiter.start = 64", "train.global_batch_size = 8",
         "Replicator.jit_compile = False", "train.steps_per_call = 1")),
 }
-NEEDS = {"dqn_minatar": ["minatar"], "dqn_atari": ["ale_py", "cv2"], "d4pg_pixels": ["dm_control"]}
+NEEDS = {"dqn_minatar": ["minatar"], "dqn_atari": ["ale_py", "cv2"],
+         "d4pg_pixels": ["dm_control"]}  # Packages of extras.
 QUICK = ("sac_pendulum", "dqn_cartpole")
 
 

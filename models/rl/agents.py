@@ -55,8 +55,8 @@ class Agent(Protocol):
     actor: fills the replay.
 
   A recurrent policy has a `memory_size` too, which `make_actor` takes, and its `act` takes and
-  returns a memory; see `models.rl.acting.memory.Act`. A policy that takes another number of noise
-  than the length of an action has it as `noise_size`.
+  returns a memory; see `models.rl.acting.memory.Act`. A policy that takes noise of
+  another length than an action has it as `noise_size`.
   """
 
   replay: Replay | SequenceReplay | Rollouts

@@ -6,7 +6,7 @@ import gymnasium
 
 
 class FreshEpisodes(gymnasium.Wrapper):
-  """Makes the environment again for each episode, so that a run can replay the episode from its seed.
+  """Makes the environment again for each episode, which a run can then replay from its seed.
 
   The sticky actions of MinAtar need it: the last action of an episode may be the first of the next.
 

@@ -106,8 +106,8 @@ class ActionValues(tf.Module):
     sizes: units of the hidden layers, two or more; for images also one.
     dueling: adds the value of the observation, from a last hidden layer of its own, to the
       advantages of the actions, whose mean is 0 (Wang et al. 2016, arXiv:1511.06581, equation 9).
-    noise: the `sigma` of the last two layers, see `NoisyMLP`; Fortunato et al. have 0.5; 0 for plain
-      layers.
+    noise: the `sigma` of the last two layers, see `NoisyMLP`; 0.5 in Fortunato et al. 2018, and 0
+      for plain layers.
 
   Attributes:
     noise_size: how many numbers of noise it takes for an observation; 0 for plain layers.
@@ -174,7 +174,7 @@ def image_torso(image_shape: tuple[int, ...],
 
   Args:
     image_shape: h, w, c.
-    convolutions: filters, size and stride of each convolution, by default those of Mnih et al. 2015.
+    convolutions: filters, size and stride of each; by default those of Mnih et al. 2015.
 
   Raises:
     UsageError: the images are too small for the convolutions.
@@ -185,7 +185,7 @@ def image_torso(image_shape: tuple[int, ...],
   if min(image_shape[:2]) < smallest:
     raise UsageError(f"images of {image_shape[0]} x {image_shape[1]} are too small for "
                      f"image_torso.convolutions = {convolutions}, which need {smallest} pixels; "
-                     f"write smaller ones, such as ((16, 3, 1),), or Environments.pixels")
+                     "write smaller ones, such as ((16, 3, 1),), or Environments.pixels")
   return [*(keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
             for i, (filters, size, stride) in enumerate(convolutions)), keras.layers.Flatten()]
 

@@ -29,7 +29,7 @@ class NoisyMLP(keras.layers.Layer):
     super().__init__()
     self.sizes, self.sigma, self.hidden_activation = list(sizes), sigma, activation
 
-  def build(self, input_shape: Sequence[int | None], noise_shape: Sequence[int | None] = ()) -> None:
+  def build(self, input_shape: Sequence[int], noise_shape: Sequence[int] = ()) -> None:
     """Makes the weights."""
     self.shapes = list(itertools.pairwise([input_shape[-1], *self.sizes]))
     self.noise_size = sum(map(sum, self.shapes))

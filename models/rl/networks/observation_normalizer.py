@@ -8,7 +8,7 @@ import tensorflow as tf
 from replicator import replicated
 from replicator.errors import above_zero
 
-_LARGEST = 2 ** 24  # Numbers of the observations that are added at once; as float64 they take 134 MB.
+_LARGEST = 2 ** 24  # Numbers that are added at once; in float64 they take 134 MB.
 
 
 @gin.configurable(denylist=["shape"])

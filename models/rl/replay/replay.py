@@ -53,8 +53,8 @@ class Replay(tf.Module):
     streams: how many environments write into it.
     observation_dtype: 'float32' or 'uint8', the dtype of stored observations.
     stack: how many observations of the environment an observation of the agent consists of, see
-      `Environments.stack`. Only the newest one is stored. The `stack - 1` oldest timesteps of a full
-      stream cannot be sampled, because what was before them is gone.
+      `Environments.stack`. Only the newest one is stored. The oldest `stack - 1` timesteps of a
+      full stream cannot be sampled, because what was before them is gone.
     capacity: how many timesteps it stores at least, over all streams.
     n_step: the length of a transition, if its episode is that long.
     discount: factor on a reward for each step that it comes later.

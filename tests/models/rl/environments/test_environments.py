@@ -12,6 +12,7 @@ import pytest
 
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
+from models.rl.environments.wrapper import frame_of
 from replicator import UsageError
 from tests.programs.refusals import refusal
 
@@ -185,6 +186,11 @@ def test_the_control_suite_is_available_under_its_names():
   again, _ = environments.reset({0: 6, 1: 5})
   np.testing.assert_array_equal(first, again[::-1])
   assert np.any(first[0] != first[1])
+
+
+def test_frames_of_numbers_up_to_1_become_bytes():
+  env = types.SimpleNamespace(render=lambda: np.full([4, 2, 3], 0.5))
+  np.testing.assert_array_equal(frame_of(env, 8), np.full([8, 4, 3], 127, np.uint8))
 
 
 def test_processes_of_environments_need_no_tensorflow():
