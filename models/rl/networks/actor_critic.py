@@ -186,7 +186,7 @@ def image_torso(image_shape: tuple[int, ...],
     raise UsageError(f"images of {image_shape[0]} x {image_shape[1]} are too small for "
                      f"image_torso.convolutions = {convolutions}, which need {smallest} pixels; "
                      "write smaller ones, such as ((16, 3, 1),), or Environments.pixels")
-  return [*(keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
+  return [*(keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"convolution_{i}")
             for i, (filters, size, stride) in enumerate(convolutions)), keras.layers.Flatten()]
 
 

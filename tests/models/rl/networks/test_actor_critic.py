@@ -63,3 +63,4 @@ def test_images_too_small_for_the_convolutions_are_refused():
   network = ActionValues((10, 10, 4), 6, 1, sizes=(128,))
   assert parameters(network) == (9 * 4 * 16 + 16) + (1024 * 128 + 128) + (128 * 6 + 6)
   assert network(np.zeros([2, 10, 10, 4], np.float32)).shape == (2, 6, 1)
+  assert ActionValues((10, 10, 4), 6, 1)(np.zeros([2, 10, 10, 4], np.float32)).shape == (2, 6, 1)
