@@ -226,9 +226,10 @@ def _spec_of(name: str) -> "EnvSpec":
   of_dm_control = identity.startswith("dm_control/")
   for needed in ["dm_control", "shimmy"] if of_dm_control else []:
     _import(needed, name)
-  imported = _import(module, name) if module else None
-  if identity not in registry and hasattr(imported, "register_envs"):  # MinAtar's way.
-    imported.register_envs()
+  if module:
+    imported = _import(module, name)
+    if identity not in registry and hasattr(imported, "register_envs"):  # MinAtar's way.
+      imported.register_envs()
   if identity not in registry:
     known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
     hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."

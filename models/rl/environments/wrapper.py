@@ -58,11 +58,9 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     self.action_size = int(space.n) if isinstance(space, spaces.Discrete) else space.low.size
     self._raw_space = self.env.observation_space
     self.action_space = spaces.Box(-1.0, 1.0, [self.action_size], np.float32)
-    single = _seen_space(settings, self._raw_space)
-    self._single_shape = single.shape
-    self.observation_space = spaces.Box(
-        *(np.concatenate([bound] * settings.stack, -1) for bound in (single.low, single.high)),
-        dtype=single.dtype)
+    self.observation_space = _seen_space(settings, self._raw_space)
+    *others, channels = self.observation_space.shape
+    self._single_shape = (*others, channels // settings.stack)
     self.seen = np.zeros(self.observation_space.shape, self.observation_space.dtype)
     self._broken = False
 
@@ -213,11 +211,12 @@ def _checked(name: str, env: gymnasium.Env) -> spaces.Box | spaces.Discrete:
 
 
 def _seen_space(settings: EnvironmentSettings, space: spaces.Space) -> spaces.Box:
+  k = settings.stack
   if settings.pixels:
-    return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3], np.uint8)
+    return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3 * k], np.uint8)
   if isinstance(space, spaces.Box) and space.dtype in (np.uint8, bool) and len(space.shape) == 3:
-    return spaces.Box(0, 255, space.shape, np.uint8)
-  return spaces.Box(-np.inf, np.inf, [spaces.flatdim(space)], np.float32)
+    return spaces.Box(0, 255, [*space.shape[:2], k * space.shape[2]], np.uint8)
+  return spaces.Box(-np.inf, np.inf, [k * spaces.flatdim(space)], np.float32)
 
 
 def _number(reward: Any) -> float:
