@@ -4,8 +4,9 @@
 
 Mnih et al. 2015, and the parts that Hessel et al. 2018 (arXiv:1710.02298) join: double Q-learning
 (`DQN.double`), a dueling network (`ActionValues.dueling`), n-step returns (`Replay.n_step`),
-prioritized replay (`Replay.priority_exponent`), and the distribution of returns
-(`DQN.returns = @CategoricalReturns`), which is C51.
+prioritized replay (`Replay.priority_exponent`), the distribution of returns
+(`DQN.returns = @CategoricalReturns`), which is C51, and noisy layers (`ActionValues.noise = 0.5`
+with `DQN.epsilon = 0.0`).
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from models.rl.networks import distributions
 from models.rl.networks.actor_critic import ActionValues
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
-from replicator import app, schedules
+from replicator import app, random, schedules
 from replicator.errors import from_0_to_1
 
 
@@ -56,9 +57,11 @@ class DQN(tf.Module):
     if not schedules.is_schedule(epsilon):
       from_0_to_1("DQN", epsilon=epsilon)
     self.returns, self.double, self.epsilon = returns(), double, epsilon
-    self.normalizer, self.replay, self.actor = agents.experience(environments, discrete=True)
-    self.network = network(environments.observation_shape, environments.action_size,
-                           self.returns.outputs)
+    self.action_size = environments.action_size
+    self.network = network(environments.observation_shape, self.action_size, self.returns.outputs)
+    self.noise_size = self.action_size + getattr(self.network, "noise_size", 0)
+    self.normalizer, self.replay, self.actor = agents.experience(
+        environments, discrete=True, noise_size=self.noise_size)
     self.optimizers = replicator.wrap_optimizers(optimizer, network=self.network)
     agents.check_target_networks(self.optimizers)
 
@@ -79,10 +82,20 @@ class DQN(tf.Module):
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Actions, 1 at the place of the chosen one: `[n, *shape], [n, k] -> [n, k]`; noise ~ N(0, 1).
 
-    Without noise they are the best ones.
+    Without noise they are the best ones. k is `noise_size`.
     """
-    values = self.returns.mean(self.network(self.normalizer(observations)))
+    noise, of_network = noise[:, :self.action_size], noise[:, self.action_size:]
+    values = self.returns.mean(self._outputs(self.normalizer(observations), of_network))
     return distributions.draw(distributions.epsilon_greedy(values, self._epsilon()), noise)
+
+  def _outputs(self, observations: tf.Tensor, noise: tf.Tensor | None = None) -> tf.Tensor:
+    """The network's outputs `[n, actions, outputs]`, by default with new noise."""
+    size = self.noise_size - self.action_size
+    if not size:
+      return self.network(observations)
+    if noise is None:
+      noise = random.normal("noise", [observations.shape[0], size])
+    return self.network(observations, noise)
 
   def _epsilon(self) -> tf.Tensor:
     return schedules.value_at(self.epsilon, tf.identity(self.actor.environment_steps))
@@ -91,8 +104,8 @@ class DQN(tf.Module):
     """The head's target for the return after the best following actions."""
     following = self.normalizer(batch.next_observation)
     with self.optimizers["network"].averaged_weights():
-      outputs = self.network(following)
-    judge = self.network(following) if self.double else outputs
+      outputs = self._outputs(following)
+    judge = self._outputs(following) if self.double else outputs
     best = tf.argmax(self.returns.mean(judge), 1)
     return self.returns.target(batch.reward, batch.discount,
                                tf.gather(outputs, best, batch_dims=1))
@@ -102,7 +115,7 @@ class DQN(tf.Module):
     observations = self.normalizer(batch.observation)
 
     def loss():
-      outputs = self.network(observations)
+      outputs = self._outputs(observations)
       losses = self.returns.losses(target, distributions.chosen(outputs, batch.action))
       value = tf.reduce_mean(tf.reduce_max(self.returns.mean(outputs), 1))
       return tf.reduce_mean(batch.weight * losses), losses, value

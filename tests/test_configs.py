@@ -110,6 +110,8 @@ TINY = {
         "Replay.capacity = 100", "RateLimiter.start = 64", "train.global_batch_size = 8",
         "Replicator.jit_compile = False", "train.steps_per_call = 1")),
 }
+NEEDS = {"dqn_minatar": ["minatar"], "dqn_atari": ["ale_py", "cv2"],
+         "d4pg_pixels": ["dm_control"]}  # Packages of extras.
 QUICK = ("sac_pendulum", "dqn_cartpole")
 
 
@@ -139,6 +141,8 @@ def not_compiled():
     pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else pytest.mark.slow)
     for path in FILES if begin(path) in TINY and path.stem not in TRAINED])
 def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
+  for package in NEEDS.get(path.stem, ()):
+    pytest.importorskip(package)
   monkeypatch.chdir(tmp_path)
   make_folders(tmp_path)
   stages = {"gan_stacked_digits": 2, "r3gan_stacked_digits": 2, "r3gan_cifar10": 4,

@@ -258,10 +258,12 @@ def _policy(agent: Any) -> ExportedNetwork:
   is_image = environments.observation_dtype == "uint8"
   observations = Values(
       "observation", environments.observation_shape, environments.observation_dtype,
-      f"observations of {environments.name}, as the environment gives them",
+      f"observations of {environments.name}, as the environment gives them"
+      f"{f', the last {environments.stack} together' if environments.stack > 1 else ''}",
       *((0, 255) if is_image else ()))
   actions = Values("action", (size,), keras.config.floatx(),
                    "actions; -1 and 1 are the bounds of the environment", -1, 1)
   # No noise means the greedy action. One row of it is for all observations.
+  noise = tf.zeros([1, getattr(agent, "noise_size", size)])
   return ExportedNetwork("policy", "The policy chooses greedy actions.", (observations,), actions,
-                         lambda seen: agent.act(seen, tf.zeros([1, size])))
+                         lambda seen: agent.act(seen, noise))

@@ -17,6 +17,7 @@ from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.actor_pool.pool import ActorPool
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
+from models.rl.replay import random_shift  # noqa: F401  (for gin)
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.sequences import SequenceReplay
@@ -54,7 +55,8 @@ class Agent(Protocol):
     actor: fills the replay.
 
   A recurrent policy has a `memory_size` too, which `make_actor` takes, and its `act` takes and
-  returns a memory; see `models.rl.acting.memory.Act`.
+  returns a memory; see `models.rl.acting.memory.Act`. A policy that takes noise of
+  another length than an action has it as `noise_size`.
   """
 
   replay: Replay | SequenceReplay | Rollouts
@@ -71,10 +73,10 @@ class Agent(Protocol):
     """
 
 
-@gin.configurable(denylist=["environments", "replay", "normalizer", "memory_size"])
+@gin.configurable(denylist=["environments", "replay", "normalizer", "memory_size", "noise_size"])
 def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rollouts,
-               normalizer: Normalizer | None, memory_size: int = 0, processes: int = 0
-               ) -> Actor | ActorPool:
+               normalizer: Normalizer | None, memory_size: int = 0, processes: int = 0,
+               noise_size: int | None = None) -> Actor | ActorPool:
   """Makes the actor of an agent. Call it in the agent's constructor.
 
   Args:
@@ -84,10 +86,11 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
     memory_size: length of the memory of a recurrent policy; 0 for other policies.
     processes: 0 acts in this process, in turns with training; any other number of processes act
       while the learner trains, which no agent can use that learns from `Rollouts` or has a memory.
+    noise_size: see `Agent`; None for the length of an action.
   """
   seed, on_policy = random.seed_of("actor"), isinstance(replay, Rollouts)
   # A random action is none of the policy. Where gin binds `random_steps`, the run is refused.
-  exploration = Exploration(random_steps=0) if on_policy else Exploration()
+  exploration = Exploration(noise_size=noise_size, **({"random_steps": 0} if on_policy else {}))
   has_noise = not (environments.discrete or on_policy)
   if not has_noise and (exploration.scales(environments.number) != 1).any():
     raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "
@@ -115,18 +118,20 @@ def scaled(noise: tf.Tensor, scale: schedules.Number, actor: Actor | ActorPool) 
   return tf.cast(factor, noise.dtype) * noise
 
 
-def experience(environments: Environments, discrete: bool = False
+def experience(environments: Environments, discrete: bool = False, noise_size: int | None = None
                ) -> tuple[Normalizer, Replay, Actor | ActorPool]:
   """Makes the normalizer, the replay and the actor of an agent, in its constructor.
 
-  Raises a UsageError if the agent, whose actions are `discrete` or not, cannot act there.
+  Its policy takes `noise_size` numbers of noise, see `Agent`. Raises a UsageError if the agent,
+  whose actions are `discrete` or not, cannot act there.
   """
   check_actions(environments, discrete)
   shape = environments.observation_shape
   normalizer = Normalizer(shape)
   replay = Replay(shape, environments.action_size, environments.number,
-                  observation_dtype=environments.observation_dtype)
-  return normalizer, replay, make_actor(environments, replay, normalizer)
+                  observation_dtype=environments.observation_dtype, stack=environments.stack)
+  return normalizer, replay, make_actor(environments, replay, normalizer,
+                                        noise_size=noise_size)
 
 
 def check_actions(environments: Environments, discrete: bool) -> None:

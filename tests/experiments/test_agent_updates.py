@@ -43,13 +43,14 @@ def made(float64, monkeypatch):
   gin.parse_config(["Policy.sizes = (4,)", "Critic.sizes = (4,)", "Replay.capacity = 20",
                     "ActionValues.sizes = (4, 4)", f"Rollouts.length = {SIZE}",
                     "wrap_optimizer.ema_decay = 0.9"])
-  monkeypatch.setattr(agents, "make_actor", lambda *parts: types.SimpleNamespace(
+  monkeypatch.setattr(agents, "make_actor", lambda *parts, **_: types.SimpleNamespace(
       scalars=dict, environment_steps=tf.constant(50, tf.int64)))
   monkeypatch.setattr(context.run, "global_batch_size", SIZE)
 
   def make(kind: type, discrete: bool = False, **options: Any) -> Any:
     environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
-                                         observation_dtype="float32", discrete=discrete)
+                                         observation_dtype="float32", discrete=discrete,
+                                         stack=1)
     agent = kind(environments, optimizer=lambda: keras.optimizers.SGD(0.5), **options)
     agent.normalizer.update(SEEN)
     draw = np.random.default_rng(2).normal
@@ -192,28 +193,38 @@ def test_a_step_of_td3_is_that_of_algorithm_1(made):
   np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("double", [True, False])
-def test_a_step_of_dqn_is_that_of_the_formulas(made, double):
-  gin.parse_config("ActionValues.dueling = True")
+@pytest.mark.parametrize("double, noise", [(True, 0.0), (False, 0.0), (True, 0.5), (False, 0.5)])
+def test_a_step_of_dqn_is_that_of_the_formulas(made, double, noise):
+  gin.parse_config(["ActionValues.dueling = True", f"ActionValues.noise = {noise}"])
   epsilon = schedules.linear(1.0, 0.2, 100)  # 0.6 at 50 environment steps.
   agent, other = (made(dqn.DQN, discrete=True, double=double, epsilon=epsilon) for _ in range(2))
+  # A noisy head has noise for its 4 inputs and 4 hidden units twice, and for its outputs.
+  size = (12 + ACTIONS) + (12 + 1) if noise else 0
+  assert agent.noise_size == ACTIONS + size
+  with context.entered(tf.constant(0, tf.int64)):
+    draws = [random.normal("noise", [SIZE, size]) for _ in range(2 + double)] if noise else [()] * 3
 
-  def values(states):
-    advantage, value = (head(other.network.torso(states)) for head in other.network.heads)
+  def values(states, draw):
+    parts = tf.split(draw, [12 + ACTIONS, 12 + 1], 1) if noise else None
+    advantage, value = (head(other.network.torso(states), *([parts[i]] if noise else []))
+                        for i, head in enumerate(other.network.heads))
     return value + advantage - mean(advantage, 1, keepdims=True)
 
   pick = lambda values, actions: tf.reduce_sum(values * np.eye(ACTIONS)[np.argmax(actions, 1)], 1)
   with other.optimizers["network"].averaged_weights():
-    following = values(NEXT)
-  target = BATCH.reward + BATCH.discount * pick(following, values(NEXT) if double else following)
-  losses = (pick(values(STATES), BATCH.action) - target) ** 2 / 2
+    following = values(NEXT, draws[0])
+  judge = values(NEXT, draws[1]) if double else following
+  target = BATCH.reward + BATCH.discount * pick(following, judge)
+  present = lambda: values(STATES, draws[1 + double])
+  losses = (pick(present(), BATCH.action) - target) ** 2 / 2
   expected = {"loss": mean(BATCH.weight * losses), "epsilon": 0.6,
-              "value": mean(np.max(values(STATES), 1))}
+              "value": mean(np.max(present(), 1))}
   descend(owned(other, "network"), lambda: mean(
-      BATCH.weight * (pick(values(STATES), BATCH.action) - target) ** 2) / 2)
+      BATCH.weight * (pick(present(), BATCH.action) - target) ** 2) / 2)
   assert_step(agent, other, expected, losses)
-  np.testing.assert_array_equal(agent.act(BATCH.observation, tf.zeros([SIZE, ACTIONS])),
-                                np.eye(ACTIONS)[np.argmax(values(STATES), 1)])
+  np.testing.assert_array_equal(
+      agent.act(BATCH.observation, tf.zeros([SIZE, agent.noise_size])),
+      np.eye(ACTIONS)[np.argmax(values(STATES, tf.zeros([SIZE, size])), 1)])
 
 
 @pytest.mark.parametrize("discrete", [False, True])

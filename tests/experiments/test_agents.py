@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import pathlib
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import d4pg, dqn, mpo, ppo, sac, td3, world_model
+from models.rl import agents
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from replicator.app import config
@@ -43,6 +45,7 @@ STRATEGIES = {
 }
 FLOAT64 = ["train.precision = 'float64'"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
+STACKED_AND_NOISY = ["Environments.stack = 3", "ActionValues.noise = 0.5"]
 
 
 def configure(agent: str, *bindings: str) -> str:
@@ -91,7 +94,7 @@ def one_device(tmp_path_factory):
     pytest.param("d4pg", "central storage 2", PRIORITIZED, marks=pytest.mark.slow),
     pytest.param("sac", "central storage 2", [], marks=pytest.mark.slow),
     pytest.param("td3", "mirrored 2", [], marks=pytest.mark.slow),
-    pytest.param("dqn_cartpole", "mirrored 2", [], marks=pytest.mark.slow),
+    pytest.param("dqn_cartpole", "mirrored 2", STACKED_AND_NOISY, marks=pytest.mark.slow),
     pytest.param("mpo", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("world_model_pendulum", "mirrored 2", [], marks=pytest.mark.slow),
     pytest.param("world_model_pendulum", "central storage 2", [], marks=pytest.mark.slow),
@@ -141,7 +144,8 @@ EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluato
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
-    ("dqn_cartpole", ["train.eval_every = 2"], False), ("ppo_cartpole", [], False),
+    ("dqn_cartpole", ["train.eval_every = 2", *STACKED_AND_NOISY], False),
+    ("ppo_cartpole", [], False),
     ("world_model_pendulum", ["train.eval_every = 2"], False),
     ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
@@ -212,3 +216,16 @@ def test_exploration_becomes_less_with_environment_steps(agent):
     moved.append(float((agent.act(observations, noise) - agent.act(observations, 0 * noise))[0, 0]))
   assert moved[0] > 0.01 and moved[2] == 0
   assert moved[1] == pytest.approx(moved[0] / 2, rel=0.1)
+
+
+@pytest.mark.slow
+def test_actors_in_processes_send_stacks_and_act_with_noisy_layers(tmp_path):
+  configure("dqn_cartpole", *STACKED_AND_NOISY, "make_actor.processes = 2", "Replay.n_step = 2")
+  agent = agents.train(dqn.DQN, Environments, str(tmp_path))
+  drawn = agent.replay.sample(200)
+  for observation in (drawn.observation, drawn.next_observation):
+    for before, after in itertools.pairwise(np.split(observation, 3, 1)):
+      is_first = (before == after).all(1)
+      moved = before[:, 0] + 0.02 * before[:, 1]  # The cart's place a step later.
+      np.testing.assert_allclose(after[:, 0], np.where(is_first, before[:, 0], moved), atol=1e-6)
+      assert is_first.mean() < 0.5

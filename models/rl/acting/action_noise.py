@@ -66,7 +66,7 @@ class OrnsteinUhlenbeck:
     return noise
 
 
-@gin.configurable
+@gin.configurable(denylist=["noise_size"])
 @dataclasses.dataclass(frozen=True)
 class HeldNoise:
   """Noise that stays for some steps, so that in between an action is a function of the state.
@@ -103,12 +103,15 @@ class Exploration:
       white noise. A filtered signal is as long as the longest episode, and does not end with one.
     scale: see above; or a number for each environment.
     alpha: see above; 0 for the same noise in all environments.
+    noise_size: how many numbers of noise the policy takes for an action; None for the length of an
+      action.
   """
 
   random_steps: int = 1000
   noise: Filter | None = None
   scale: float | Sequence[float] = 1.0
   alpha: float = 0.0
+  noise_size: int | None = None
 
   def __post_init__(self):
     if isinstance(self.noise, type):
@@ -143,13 +146,14 @@ class ActionNoise:
   def __init__(self, seed: int, number: int, action_size: int, exploration: Exploration,
                episode_steps: int):
     self._seed = seed % 2**64
-    self._shape = number, action_size
+    self._shapes = {_NOISE: (number, exploration.noise_size or action_size),
+                    _RANDOM_ACTION: (number, action_size)}
     self._filter, self._episode_steps = exploration.noise, episode_steps
     self._scales = exploration.scales(number).astype(np.float32)[:, np.newaxis]
     self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
-    """The noise of a step: float32 `[number, action_size]`."""
+    """The noise of a step: float32 `[number, noise_size]`, see `Exploration`."""
     return self._draw(_NOISE, step, _BLOCK if self._filter is None else self._episode_steps)
 
   def random_actions(self, step: int) -> np.ndarray:
@@ -165,7 +169,7 @@ class ActionNoise:
     if self._blocks.get(kind, (-1,))[0] != block:
       generator = np.random.Generator(
           np.random.Philox(np.random.SeedSequence([kind, self._seed, block])))
-      self._blocks[kind] = block, self._drawn(kind, generator, (length, *self._shape))
+      self._blocks[kind] = block, self._drawn(kind, generator, (length, *self._shapes[kind]))
     return self._blocks[kind][1][row]
 
   def _drawn(self, kind: int, generator: np.random.Generator, shape: tuple) -> np.ndarray:

@@ -118,7 +118,7 @@ class EpisodeEvaluator:
     """Plays all episodes. An environment whose episode ended plays the next one."""
     n = environments.number
     played = Episodes(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
-    noise = np.zeros([n, environments.action_size], np.float32)
+    noise = np.zeros([n, getattr(agent, "noise_size", environments.action_size)], np.float32)
     memory = empty(n, getattr(agent, "memory_size", 0))
     number = np.full([n], -1)  # The episode of each environment; past the last one: none.
     observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)

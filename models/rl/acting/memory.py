@@ -7,10 +7,11 @@ import keras
 import numpy as np
 
 Act = Callable[..., Any]
-"""A policy: `observations [n, *shape], noise float32 [n, a] -> actions [n, a]` in [-1, 1].
+"""A policy: `observations [n, *shape], noise float32 [n, k] -> actions [n, a]` in [-1, 1].
 
-A recurrent one also takes its memory `[n, m]` after the noise, and returns the actions and what the
-memory is after them. At the beginning of an episode the memory is all zeros.
+k is a, if the agent has no other `noise_size`. A recurrent policy also takes its memory `[n, m]`
+after the noise, and returns the actions and what the memory is after them. At the beginning of an
+episode the memory is all zeros.
 """
 
 

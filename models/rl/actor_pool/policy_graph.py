@@ -21,11 +21,11 @@ class ExportedPolicy:
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,
-               action_size: int):
+               noise_size: int):
     traced = act if hasattr(act, "get_concrete_function") else tf.function(act, autograph=False)
     concrete = traced.get_concrete_function(
         tf.TensorSpec([None, *observation_shape], observation_dtype),
-        tf.TensorSpec([None, action_size], tf.float32))
+        tf.TensorSpec([None, noise_size], tf.float32))
     variables = {id(copy.handle): copy for v in concrete.graph.variables
                  for copy in replicated.copies_of(v)}
     self._read = [_reader(captured, variables) for captured in concrete.captured_inputs]

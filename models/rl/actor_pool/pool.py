@@ -136,7 +136,8 @@ class ActorPool(tf.Module):
     self._note(step)
     if self._policy is None:
       e = self.environments
-      self._policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype, e.action_size)
+      self._policy = ExportedPolicy(act, e.observation_shape, e.observation_dtype,
+                                    self._exploration.noise_size or e.action_size)
     state = self._current_state(self._policy)
     starts = state.starts
     ages: list[int] = []

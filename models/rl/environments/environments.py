@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
   from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
 
-_INSTALL = "pip install -e '.[rl]'"
-_EXTRA = ("gymnasium", "dm_control", "shimmy", "mujoco")  # What that installs.
+_EXTRAS = {  # The extra that installs each package.
+    **dict.fromkeys(("gymnasium", "dm_control", "shimmy", "mujoco", "pygame"), "rl"),
+    **dict.fromkeys(("ale_py", "cv2", "minatar"), "atari")}
 _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 
 
@@ -57,8 +58,10 @@ class Environments:
     settings: the settings of each environment.
     name: Gymnasium's id, such as 'Pendulum-v1', or 'dm_control/cartpole-swingup-v0'.
     number: n.
-    observation_shape: shape of one observation: [c], or [h, w, c] for images.
+    observation_shape: shape of what the agent observes: [c], or [h, w, c] for images; the last
+      axis has `stack` observations.
     observation_dtype: 'float32', or 'uint8' for images.
+    stack: how many observations the agent sees together.
     action_size: length of an action; in a discrete environment, the number of actions.
     discrete: whether there is a number of actions to choose from.
     episode_steps: length at which an episode is truncated.
@@ -67,18 +70,20 @@ class Environments:
 
   def __init__(self, name: str = gin.REQUIRED, number: int = 1,
                vectorization: Literal["sync", "async"] = "sync",
-               episode_steps: int | None = None, pixels: int | None = None,
+               episode_steps: int | None = None, pixels: int | None = None, stack: int = 1,
                kwargs: Mapping[str, Any] | None = None,
                wrappers: Mapping[str, Mapping[str, Any]] | None = None):
     """Makes one environment to inspect it, and closes it. The first `reset` makes all n.
 
     Args:
-      name: see above; 'module:Id-v0' imports a module that registers the id.
+      name: see above; 'module:Id-v0' imports a module that registers the id, or has a function
+        `register_envs` that does.
       number: how many environments.
       vectorization: 'sync' steps one after the other; 'async' gives each a process of its own.
         Environments that observe pixels are always 'async'.
       episode_steps: length limit of episodes; by default the registered one, or 1000.
       pixels: side of the square images to observe instead of the environment's own observations.
+      stack: how many of the last observations the agent sees together.
       kwargs: arguments of the environment, as `gymnasium.make` takes them.
       wrappers: wrappers of the environment, from the inside out: their arguments but the first by
         'module:Class', such as `{'gymnasium.wrappers:ClipReward': {'min_reward': -1.0}}`.
@@ -88,17 +93,18 @@ class Environments:
         continuous and bounded, its observations do not make a vector, or a package that it needs is
         not installed.
     """
-    at_least_one("Environments", number=number, episode_steps=episode_steps, pixels=pixels)
+    at_least_one("Environments", number=number, episode_steps=episode_steps, pixels=pixels,
+                 stack=stack)
     if vectorization not in ("sync", "async"):
       raise UsageError(f"Environments.vectorization = {vectorization!r}: write 'sync' or 'async'")
-    self.name, self.number = name, number
+    self.name, self.number, self.stack = name, number, stack
     # OpenGL may crash the training process.
     self.vectorization = "async" if pixels else vectorization
     self._kwargs, self._wrappers = kwargs or {}, wrappers or {}
     spec = _changed(_spec_of(name), self._kwargs, self._wrappers)
     self.episode_steps: int = episode_steps or spec.max_episode_steps or _DEFAULT_STEPS
     from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
-    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels)
+    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels, stack)
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
     first = _made_first(name, self._make)
@@ -111,7 +117,7 @@ class Environments:
   def like(self, number: int) -> "Environments":
     """`number` new environments of the same kind, 'sync' where possible."""
     return Environments(self.name, number, "sync", self.episode_steps, self.settings.pixels,
-                        self._kwargs, self._wrappers)
+                        self.stack, self._kwargs, self._wrappers)
 
   def reset(self, seeds: Mapping[int, int]) -> tuple[np.ndarray, dict[int, str]]:
     """Begins new episodes in some environments. The others stay where they are.
@@ -221,7 +227,9 @@ def _spec_of(name: str) -> "EnvSpec":
   for needed in ["dm_control", "shimmy"] if of_dm_control else []:
     _import(needed, name)
   if module:
-    _import(module, name)
+    imported = _import(module, name)
+    if identity not in registry and hasattr(imported, "register_envs"):  # MinAtar's way.
+      imported.register_envs()
   if identity not in registry:
     known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
     hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."
@@ -260,10 +268,14 @@ def _import(module: str, name: str) -> Any:
       return importlib.import_module(module)
   except ImportError as error:
     missing = error.name or module
-    remedy = (_INSTALL if missing in _EXTRA else
+    remedy = (_installed(missing) if missing in _EXTRAS else
               f"install it, or start where Python finds a module {missing}")
     raise UsageError(f"Environments.name = '{name}' needs {missing}, which is not installed; "
                      f"{remedy}") from error
+
+
+def _installed(package: str) -> str:
+  return f"pip install -e '.[{_EXTRAS[package]}]'"
 
 
 def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
@@ -278,11 +290,12 @@ def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "Environ
   except UsageError:
     raise
   except Exception as error:
-    missing = [package for package in ("mujoco", "pygame") if package in str(error).lower()]
+    missing = [package for package, word in (("mujoco", "mujoco"), ("pygame", "pygame"),
+                                             ("cv2", "opencv")) if word in str(error).lower()]
     if missing and (isinstance(error, ImportError)
                     or type(error).__name__ == "DependencyNotInstalled"):  # Gymnasium's.
       raise UsageError(f"Environments.name = '{name}' needs {missing[0]}, which is not installed; "
-                       f"{_INSTALL}") from error
+                       f"{_installed(missing[0])}") from error
     raise UsageError(f"Environments.name = '{name}' cannot be made: {type(error).__name__}: "
                      f"{first_line(error)}") from error
 

@@ -27,6 +27,7 @@ class EnvironmentSettings(NamedTuple):
   spec: EnvSpec  # Gymnasium's description of the environment.
   episode_steps: int  # The length at which an episode is truncated.
   pixels: int | None = None  # The side of square images to observe in place of its observations.
+  stack: int = 1  # How many of the last observations the agent sees together.
   render: bool = False  # Whether `render()` gives frames.
 
 
@@ -36,9 +37,10 @@ class EnvironmentWrapper(gymnasium.Wrapper):
   Actions are float32 `[a]`, whose -1 and 1 are the bounds of the environment. If it is `discrete`,
   there are a actions, and the place of the largest number is the one that is taken. An action of
   NaN leaves the environment as it is. Observations are float32 `[c]`, or uint8 `[h, w, c]` for
-  images. When the environment raises an error, the reward is NaN and `info["error"]` has the
-  message; the next `reset` makes a new environment. `action_size` is a, and `seen` the newest
-  observation.
+  images, also for those of bool; a stack of the last ones lies along the last axis, the newest at
+  its end, and begins with the first one repeated. When the environment raises an error, the reward
+  is NaN and `info["error"]` has the message; the next `reset` makes a new environment.
+  `action_size` is a, and `seen` the newest observation or stack.
   """
 
   def __init__(self, settings: EnvironmentSettings):
@@ -57,6 +59,8 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     self._raw_space = self.env.observation_space
     self.action_space = spaces.Box(-1.0, 1.0, [self.action_size], np.float32)
     self.observation_space = _seen_space(settings, self._raw_space)
+    *others, channels = self.observation_space.shape
+    self._single_shape = (*others, channels // settings.stack)
     self.seen = np.zeros(self.observation_space.shape, self.observation_space.dtype)
     self._broken = False
 
@@ -77,7 +81,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
           self.env.close()
         self.env = _make(self._settings)
       observation, _ = self.env.reset(seed=seed)
-      self.seen = self._seen(observation)
+      self.seen = np.concatenate([self._seen(observation)] * self._settings.stack, -1)
       self._broken = False
     except Exception as error:
       self._broken = True
@@ -90,18 +94,20 @@ class EnvironmentWrapper(gymnasium.Wrapper):
       return self.seen, 0.0, False, False, {}
     try:
       observation, reward, terminated, truncated, _ = self.env.step(self._raw_action(action))
-      self.seen = self._seen(observation)
+      newest = self._seen(observation)
+      self.seen = np.concatenate([self.seen[..., newest.shape[-1]:], newest], -1)
       return self.seen, _number(reward), bool(terminated), bool(truncated), {}
     except Exception as error:
       self._broken = True
       return self.seen, float("nan"), False, True, {"error": _in_one_line(error)}
 
   def _seen(self, observation: Any) -> np.ndarray:
+    """A single observation as the agent sees it."""
     if self._settings.pixels:
       return frame_of(self.env, self._settings.pixels, self._settings.pixels)
     is_image = self.observation_space.dtype == np.uint8
     seen = np.asarray(observation if is_image else spaces.flatten(self._raw_space, observation))
-    if seen.shape != self.observation_space.shape or (is_image and seen.dtype != np.uint8):
+    if seen.shape != self._single_shape or (is_image and seen.dtype != self._raw_space.dtype):
       raise ValueError(f"its observation, {seen.dtype} {list(seen.shape)}, is not in its "
                        f"observation_space, {self._raw_space}")
     with np.errstate(over="ignore"):  # Infinite numbers are reported as a failure.
@@ -141,7 +147,10 @@ def frame_of(env: gymnasium.Env, height: int, width: int | None = None) -> np.nd
 
   Without a width the frame keeps its aspect ratio.
   """
-  frame = np.asarray(env.render(), np.uint8)
+  frame = np.asarray(env.render())
+  if frame.dtype.kind == "f":  # MinAtar's, from 0 to 1.
+    frame = 255 * frame
+  frame = frame.astype(np.uint8)
   width = width or round(frame.shape[1] * height / frame.shape[0])
   if frame.shape[:2] == (height, width):
     return frame
@@ -202,11 +211,12 @@ def _checked(name: str, env: gymnasium.Env) -> spaces.Box | spaces.Discrete:
 
 
 def _seen_space(settings: EnvironmentSettings, space: spaces.Space) -> spaces.Box:
+  k = settings.stack
   if settings.pixels:
-    return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3], np.uint8)
-  if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
-    return space
-  return spaces.Box(-np.inf, np.inf, [spaces.flatdim(space)], np.float32)
+    return spaces.Box(0, 255, [settings.pixels, settings.pixels, 3 * k], np.uint8)
+  if isinstance(space, spaces.Box) and space.dtype in (np.uint8, bool) and len(space.shape) == 3:
+    return spaces.Box(0, 255, [*space.shape[:2], k * space.shape[2]], np.uint8)
+  return spaces.Box(-np.inf, np.inf, [k * spaces.flatdim(space)], np.float32)
 
 
 def _number(reward: Any) -> float:

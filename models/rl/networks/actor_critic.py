@@ -6,9 +6,8 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.rl.networks.noisy import NoisyMLP
 from replicator import UsageError
-
-_SMALLEST_IMAGE = 36  # The convolutions reduce this side to one pixel.
 
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
@@ -104,32 +103,48 @@ class ActionValues(tf.Module):
     observation_shape: shape of one observation; three axes mean an image.
     actions: how many actions there are.
     outputs: how many numbers for each action.
-    sizes: units of the hidden layers, two or more.
+    sizes: units of the hidden layers, two or more; for images also one.
     dueling: adds the value of the observation, from a last hidden layer of its own, to the
       advantages of the actions, whose mean is 0 (Wang et al. 2016, arXiv:1511.06581, equation 9).
+    noise: the `sigma` of the last two layers, see `NoisyMLP`; 0.5 in Fortunato et al. 2018, and 0
+      for plain layers.
+
+  Attributes:
+    noise_size: how many numbers of noise it takes for an observation; 0 for plain layers.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], actions: int, outputs: int,
-               sizes: Sequence[int] = (256, 256), dueling: bool = False):
+               sizes: Sequence[int] = (256, 256), dueling: bool = False, noise: float = 0.0):
     super().__init__()
-    if len(sizes) < 2:
-      raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: write two or more")
+    torso = _torso(observation_shape)
+    if len(sizes) < (1 if torso else 2):
+      raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: write two or more, or for images one")
     *first, last = sizes
     self.shape = [-1, actions, outputs]
-    self.torso = keras.Sequential([*_torso(observation_shape), *layer_norm_mlp(first, "torso")])
+    self.torso = keras.Sequential([*torso, *(layer_norm_mlp(first, "torso") if first else [])])
     self.torso.build((None, *observation_shape))
-    # First values near 0, which are alike for all actions.
-    self.heads = [keras.Sequential([
+    # First values near 0, which are alike for all actions, but for noise.
+    self.heads = [NoisyMLP((last, n * outputs), noise, elu) if noise else keras.Sequential([
         keras.layers.Dense(last, elu, kernel_initializer=_uniform()),
         keras.layers.Dense(n * outputs, kernel_initializer=_small())])
         for n in ([actions, 1] if dueling else [actions])]
     for head in self.heads:
-      head.build((None, first[-1]))
+      head.build(self.torso.output_shape)
+    self.noise_size = sum(head.noise_size for head in self.heads) if noise else 0
 
-  def __call__(self, observations: tf.Tensor) -> tf.Tensor:
-    """The outputs for observations: `[n, *observation_shape] -> [n, actions, outputs]`."""
+  def __call__(self, observations: tf.Tensor, noise: tf.Tensor | None = None) -> tf.Tensor:
+    """The outputs for observations: `[n, *observation_shape] -> [n, actions, outputs]`.
+
+    Noisy layers take noise `[n, noise_size]`, which is ~ N(0, 1), or 0 for the mean weights.
+    """
     features = self.torso(observations)
-    found, *values = (_floating(head(features)) for head in self.heads)
+    heads = self.heads
+    if noise is None:
+      found, *values = (_floating(head(features)) for head in heads)
+    else:
+      parts = tf.split(noise, [head.noise_size for head in heads], 1)
+      found, *values = (_floating(head(features, part))
+                        for head, part in zip(heads, parts, strict=True))
     found = tf.reshape(found, self.shape)
     if values:
       found += values[0][:, tf.newaxis] - tf.reduce_mean(found, 1, keepdims=True)
@@ -147,15 +162,32 @@ def _floating(outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
-  """The convolutions of Mnih et al. 2015 for images `[h, w, c]`; no layer for vectors."""
-  if len(observation_shape) < 3:
-    return []
-  if min(observation_shape[:2]) < _SMALLEST_IMAGE:
-    raise UsageError(f"images of {observation_shape[0]} x {observation_shape[1]} are too small for "
-                     f"the convolutions; write Environments.pixels = {_SMALLEST_IMAGE} or more")
-  return [keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"torso_{i}")
-          for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)])
-          ] + [keras.layers.Flatten()]
+  """The layers of `image_torso` for images `[h, w, c]`; no layer for vectors."""
+  return image_torso(observation_shape) if len(observation_shape) == 3 else []
+
+
+@gin.configurable(denylist=["image_shape"])
+def image_torso(image_shape: tuple[int, ...],
+                convolutions: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+                ) -> list[keras.layers.Layer]:
+  """The layers with which the networks of agents begin if they see images `[h, w, c]`.
+
+  Args:
+    image_shape: h, w, c.
+    convolutions: filters, size and stride of each; by default those of Mnih et al. 2015.
+
+  Raises:
+    UsageError: the images are too small for the convolutions.
+  """
+  smallest = 1  # The side that the convolutions reduce to one pixel.
+  for _, size, stride in reversed(convolutions):
+    smallest = size + stride * (smallest - 1)
+  if min(image_shape[:2]) < smallest:
+    raise UsageError(f"images of {image_shape[0]} x {image_shape[1]} are too small for "
+                     f"image_torso.convolutions = {convolutions}, which need {smallest} pixels; "
+                     "write smaller ones, such as ((16, 3, 1),), or Environments.pixels")
+  return [*(keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"convolution_{i}")
+            for i, (filters, size, stride) in enumerate(convolutions)), keras.layers.Flatten()]
 
 
 def _small() -> keras.initializers.Initializer:

@@ -8,6 +8,8 @@ import tensorflow as tf
 from replicator import replicated
 from replicator.errors import above_zero
 
+_LARGEST = 2 ** 24  # Numbers that are added at once; in float64 they take 134 MB.
+
 
 @gin.configurable(denylist=["shape"])
 class Normalizer(tf.Module):
@@ -47,6 +49,10 @@ class Normalizer(tf.Module):
   def update(self, observations: np.ndarray) -> None:
     """Adds observations `[m, *shape]` to the statistics. Call it from Python, between steps."""
     if not self.enabled or not len(observations):
+      return
+    if observations.size > _LARGEST and len(observations) > 1:
+      for part in np.array_split(observations, 2):
+        self.update(part)
       return
     new = np.asarray(observations, np.float64).reshape(-1, *self._shape)
     count, mean, squares = (replicated.read(v)

@@ -2,7 +2,8 @@
 
 It stores streams of experience: timesteps, in a ring buffer for each stream. A transition is not
 stored but assembled when it is sampled: its next observation is in a later timestep, and its return
-is the sum of the rewards in between.
+is the sum of the rewards in between. Neither is a stack of the last observations: each is stored
+once, and those before it are looked up.
 """
 
 import functools
@@ -39,7 +40,8 @@ class Transitions(NamedTuple):
   index: tf.Tensor  # int64 [n], for `Replay.update_priorities`.
 
 
-@gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype"])
+@gin.configurable(denylist=["observation_shape", "action_size", "streams", "observation_dtype",
+                            "stack"])
 class Replay(tf.Module):
   """The newest timesteps of each stream. Make it in the constructor of a step.
 
@@ -51,6 +53,9 @@ class Replay(tf.Module):
     action_size: length of an action.
     streams: how many environments write into it.
     observation_dtype: 'float32' or 'uint8', the dtype of stored observations.
+    stack: how many observations of the environment an observation of the agent consists of, see
+      `Environments.stack`. Only the newest one is stored. The oldest `stack - 1` timesteps of a
+      full stream cannot be sampled, because what was before them is gone.
     capacity: how many timesteps it stores at least, over all streams.
     n_step: the length of a transition, if its episode is that long.
     discount: factor on a reward for each step that it comes later.
@@ -58,6 +63,10 @@ class Replay(tf.Module):
       in proportion to its last error to this power (prioritized replay, Schaul et al. 2016).
     importance_exponent: exponent of the weights that correct for priorities: 1 corrects in full, 0
       not at all.
+    reward_limit: rewards are clipped to `[-reward_limit, reward_limit]` when they are stored; None
+      leaves them as they are. Those that are logged and evaluated are never clipped.
+    augment: changes sampled observations, floatx `[n, *shape] -> [n, *shape]`, such as
+      `@RandomShift()`; None leaves them as they are.
 
   Attributes:
     stream_capacity: how many timesteps it stores of each stream.
@@ -73,24 +82,30 @@ class Replay(tf.Module):
   """
 
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int, *,
-               observation_dtype: str = "float32", capacity: int = 1_000_000, n_step: int = 5,
-               discount: float = 0.99, priority_exponent: float = 0.0,
-               importance_exponent: float = _IMPORTANCE_EXPONENT):
+               observation_dtype: str = "float32", stack: int = 1, capacity: int = 1_000_000,
+               n_step: int = 5, discount: float = 0.99, priority_exponent: float = 0.0,
+               importance_exponent: float = _IMPORTANCE_EXPONENT,
+               reward_limit: float | None = None,
+               augment: Callable[[tf.Tensor], tf.Tensor] | None = None):
     super().__init__()
     self.stream_capacity = -(-capacity // streams)
-    _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, discount,
+    _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, stack, discount,
                     priority_exponent, importance_exponent)
     self._format = streams, tuple(observation_shape), observation_dtype, action_size
     self.prioritized = priority_exponent > 0
-    self._n_step, self._discount = n_step, discount
+    self._stack, self._n_step, self._discount = stack, n_step, discount
+    self._reward_limit, self._augment = reward_limit, augment
     self._priority_exponent, self._importance_exponent = priority_exponent, importance_exponent
     total = streams * self.stream_capacity
     self.written = _variable([streams], tf.int64)
-    self.observation = _variable([total, *observation_shape], tf.as_dtype(observation_dtype))
+    *others, channels = observation_shape
+    self.observation = _variable([total, *others, channels // stack],
+                                 tf.as_dtype(observation_dtype))
     self.action = _variable([total, action_size], tf.float32)
     self.reward = _variable([total], tf.float32)
     # TensorFlow has no uint8 variables in two processes, and no int32 variables on GPUs.
-    self.flag = _variable([total], tf.int64)
+    # An episode begins after an END, and the first one of a stream after places without timesteps.
+    self.flag = _variable([total], tf.int64, END)
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
     self.drawable, self.drawn = _variable([], tf.int64), _variable([], tf.int64)
@@ -110,6 +125,10 @@ class Replay(tf.Module):
       UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
     """
     timesteps = checked(timesteps, *self._format)
+    timesteps = timesteps._replace(
+        observation=timesteps.observation[..., -self.observation.shape[-1]:])
+    if self._reward_limit is not None:
+      np.clip(timesteps.reward, -self._reward_limit, self._reward_limit, out=timesteps.reward)
     capacity, stream = self.stream_capacity, timesteps.stream
     number, written = numbered(stream, replicated.read(self.written))
     kept = number >= written[stream] - capacity  # Only the newest fit.
@@ -118,8 +137,10 @@ class Replay(tf.Module):
     first = stream * np.int64(capacity)
     # Each new timestep completes the transition that began n_step before it.
     complete = number - self._n_step
-    is_stored = (complete >= 0) & (complete >= written[stream] - capacity)
-    self._write(first + number % capacity, *timesteps[1:],
+    older = self._stack - 1
+    is_stored = (complete >= 0) & (complete >= written[stream] - capacity + older)
+    # Each also overwrites what the stack of a later one reaches back to.
+    self._write(first + number % capacity, *timesteps[1:], first + (number + older) % capacity,
                 (first + complete % capacity)[is_stored], written)
 
   # ---- Sampling, in a step ----------------------------------------------------------------------
@@ -139,11 +160,11 @@ class Replay(tf.Module):
     floatx = keras.config.floatx()
     reward, discount, last = self._window(index)
     return Transitions(
-        observation=tf.cast(replicated.gather(self.observation, index), floatx),
+        observation=self._observed(index),
         action=tf.cast(replicated.gather(self.action, index), floatx),
         reward=tf.where(priority > 0, reward, np.nan),
         discount=discount,
-        next_observation=tf.cast(replicated.gather(self.observation, last), floatx),
+        next_observation=self._observed(last),
         weight=self._weights(tf.cast(priority, floatx)), index=index)
 
   def draw(self, n: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -178,7 +199,18 @@ class Replay(tf.Module):
             tf.where(is_terminated, tf.zeros([], floatx), tf.gather(powers, steps)),
             self.later(index, steps))
 
-  def later(self, index: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+  def _observed(self, index: tf.Tensor) -> tf.Tensor:
+    """What the agent observed at places [n], with its stack: floatx `[n, *shape]`."""
+    places = [index]
+    for _ in range(self._stack - 1):
+      before = self.later(places[0], -1)
+      is_first = tf.equal(replicated.gather(self.flag, before), END)
+      places.insert(0, tf.where(is_first, places[0], before))
+    stack = tf.concat([replicated.gather(self.observation, place) for place in places], -1)
+    stack = tf.cast(stack, keras.config.floatx())
+    return self._augment(stack) if self._augment else stack
+
+  def later(self, index: tf.Tensor, steps: tf.Tensor | int) -> tf.Tensor:
     """Places in the same streams, a number of steps later: int64 of shapes that broadcast."""
     position = index % self.stream_capacity
     return index - position + (position + steps) % self.stream_capacity
@@ -222,7 +254,8 @@ def _writer_of(replay: Replay) -> Callable[..., None]:
   """A function that writes timesteps into all copies of a replay, in compiled code.
 
   It takes arrays: the places to write to, int64 [m]; observations, actions, rewards and flags
-  [m, ...]; the places whose transitions become complete, int64 [k]; and the new value of `written`.
+  [m, ...]; the places that can no longer be sampled, int64 [m]; those whose transitions become
+  complete, int64 [k]; and the new value of `written`.
   """
   contents = [replay.observation, replay.action, replay.reward, replay.flag]
   variables = [*contents, replay.written, replay.drawable, replay.largest_priority,
@@ -234,25 +267,25 @@ def _writer_of(replay: Replay) -> Callable[..., None]:
     index = tf.TensorSpec([None], tf.int64)
     write = lambda *arguments: replicated.update(variables, _write_copies, *arguments)
     return tf.function(write, autograph=False).get_concrete_function(
-        index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in contents), index,
+        index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in contents), index, index,
         tf.TensorSpec(replay.written.shape, tf.int64))
   return lambda *arrays: compiled()(*map(tf.constant, arrays))
 
 
 def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Tensor) -> None:
-  *parts, complete, total = arguments
+  *parts, gone, complete, total = arguments
   *contents, written, drawable, largest = copies[:7]
   levels = copies[7:]
   for variable, part in zip(contents, parts, strict=True):
     variable.scatter_update(tf.IndexedSlices(part, index))
   written.assign(total)
-  lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, index))
+  lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, gone))
   is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
   drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
-  # New timesteps get the priority 0, unless they are among the complete ones.
+  # Places that are gone get the priority 0, unless they are among the complete ones.
   numbers = tf.where(is_transition, largest, 0.0)
-  sum_tree.assign(levels, tf.concat([index, complete], 0),
-                  tf.concat([tf.zeros_like(index, tf.float32), numbers], 0))
+  sum_tree.assign(levels, tf.concat([gone, complete], 0),
+                  tf.concat([tf.zeros_like(gone, tf.float32), numbers], 0))
 
 
 def _count(copies: list[tf.Variable], n: tf.Tensor) -> None:
@@ -272,13 +305,15 @@ def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
 
 
 def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int, n_step: int,
-                    discount: float, priority_exponent: float, importance_exponent: float) -> None:
+                    stack: int, discount: float, priority_exponent: float,
+                    importance_exponent: float) -> None:
   if observation_dtype not in ("float32", "uint8"):
     raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
   at_least_one("Replay", n_step=n_step)
-  if stream_capacity <= n_step:
+  if stream_capacity < n_step + stack:
     raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
-                     f"timesteps, too few for a transition of n_step = {n_step}; write more")
+                     f"timesteps, too few for a transition of n_step = {n_step}"
+                     f"{f' and a stack of {stack}' if stack > 1 else ''}; write more")
   from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
               importance_exponent=importance_exponent)
   if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):

@@ -9,6 +9,7 @@ import pytest
 from models.rl.acting.action_noise import Exploration, PinkNoise
 from models.rl.acting.actor import Actor
 from models.rl.environments.environments import Environments
+from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
 from replicator.errors import RunFailed
@@ -330,3 +331,27 @@ def test_a_restored_actor_remembers(scripted):
 def test_other_policies_have_no_variable_for_it(scripted):
   scripted()
   assert "memory" not in actor_in("Scripted-v0")[0].kept.fields
+
+
+def test_a_replay_gives_back_the_stacks_that_the_policy_saw(scripted):
+  scripted(length=5, failures={(3, 2): ValueError("broken")})
+  environments = Environments("Scripted-v0", 2, stack=3)
+  replay, seen = Replay((9,), 1, 2, capacity=40, n_step=1, stack=3), {}
+
+  def numbered(observations, noise):  # Each action occurs once, and says when it was taken.
+    actions = (len(seen) + 1 + np.arange(2, dtype=np.float32)[:, np.newaxis]) / 1024
+    seen.update(zip(actions[:, 0].tolist(), observations, strict=True))
+    return actions
+
+  lines: list[str] = []
+  actor = Actor(environments, replay, seed=3, exploration=Exploration(0), warn=lines.append)
+  for until in (7, 20, 100):
+    actor.collect(numbered, until)
+    drawn = replay.sample(300)
+    for action, observation in zip(drawn.action.numpy()[:, 0].tolist(), drawn.observation.numpy(),
+                                   strict=True):
+      np.testing.assert_array_equal(observation, seen[action])
+  assert len(lines) == 1
+  first = np.stack(list(seen.values()))
+  first = first[first[:, 7] == 0]  # No step of the episode was taken yet.
+  np.testing.assert_array_equal(first, np.tile(first[:, :3], 3))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
+from models.rl.environments.wrapper import frame_of
 from replicator import UsageError
 from tests.programs.refusals import refusal
 
@@ -89,6 +91,46 @@ def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
   assert log[-5:] == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
+class Leftover(gymnasium.Env):
+  """Sees, in an image of bool, whether an action was taken since it was made."""
+
+  observation_space = gymnasium.spaces.Box(0, 1, [2, 3, 1], bool)
+  action_space = gymnasium.spaces.Discrete(2)
+  acted = False
+
+  def reset(self, *, seed=None, options=None):
+    return np.full([2, 3, 1], self.acted), {}
+
+  def step(self, action):
+    self.acted = True
+    return np.full([2, 3, 1], True), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_fresh_episode_sees_nothing_of_the_one_before_in_an_image_of_bytes(fresh, monkeypatch):
+  monkeypatch.setitem(sys.modules, "leftovers", types.SimpleNamespace(
+      register_envs=lambda: gymnasium.register("Leftover-v0", Leftover)))
+  wrappers = {"models.rl.environments.fresh_episodes:FreshEpisodes": {}} if fresh else {}
+  environments = Environments("leftovers:Leftover-v0", stack=2, wrappers=wrappers)
+  gymnasium.registry.pop("Leftover-v0")
+  assert (environments.observation_shape, environments.observation_dtype) == ((2, 3, 2), "uint8")
+  first, _ = environments.reset({0: 1})
+  later = environments.step(column(0, 0).T).observation
+  again, _ = environments.reset({0: 2})
+  assert (first == 0).all() and (again == (not fresh)).all()
+  np.testing.assert_array_equal(later, np.broadcast_to([0, 1], [1, 2, 3, 2]))
+
+
+@pytest.mark.parametrize("missing, word", [("ale_py", "ale_py"), ("cv2", "cv2")])
+def test_the_games_of_atari_say_how_to_install_them(monkeypatch, missing, word):
+  if missing == "cv2":
+    pytest.importorskip("ale_py")
+  monkeypatch.setitem(sys.modules, missing, None)
+  with pytest.raises(UsageError, match=rf"needs {word}, .* pip install -e '\.\[atari\]'"):
+    Environments("ale_py:ALE/Pong-v5", kwargs={"frameskip": 1},
+                 wrappers={"gymnasium.wrappers:AtariPreprocessing": {}})
+
+
 def test_an_action_is_taken_at_least_once():
   with pytest.raises(UsageError, match=r"ActionRepeat.repeat = 0: must be at least 1"):
     Environments("Pendulum-v1", wrappers={
@@ -144,6 +186,11 @@ def test_the_control_suite_is_available_under_its_names():
   again, _ = environments.reset({0: 6, 1: 5})
   np.testing.assert_array_equal(first, again[::-1])
   assert np.any(first[0] != first[1])
+
+
+def test_frames_of_numbers_up_to_1_become_bytes():
+  env = types.SimpleNamespace(render=lambda: np.full([4, 2, 3], 0.5))
+  np.testing.assert_array_equal(frame_of(env, 8), np.full([8, 4, 3], 127, np.uint8))
 
 
 def test_processes_of_environments_need_no_tensorflow():

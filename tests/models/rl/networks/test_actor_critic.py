@@ -1,10 +1,11 @@
 """Networks of actor-critic agents: shapes, published sizes, first actions."""
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.rl.networks.actor_critic import Critic, Policy, elu
+from models.rl.networks.actor_critic import ActionValues, Critic, Policy, elu
 from replicator import UsageError
 
 
@@ -55,5 +56,11 @@ def test_elu_and_its_gradient(dtype, jit):
 
 def test_images_too_small_for_the_convolutions_are_refused():
   assert Policy((36, 36, 3), 1)(np.zeros([1, 36, 36, 3], np.float32)).shape == (1, 1)
-  with pytest.raises(UsageError, match=r"images of 35 x 36 .* Environments.pixels = 36 or more"):
+  with pytest.raises(UsageError, match=r"images of 35 x 36 .* which need 36 pixels"):
     Policy((35, 36, 3), 1)
+  gin.bind_parameter("image_torso.convolutions", ((16, 3, 1),))
+  # MinAtar's network: 8 x 8 x 16 numbers after a convolution, 128 units.
+  network = ActionValues((10, 10, 4), 6, 1, sizes=(128,))
+  assert parameters(network) == (9 * 4 * 16 + 16) + (1024 * 128 + 128) + (128 * 6 + 6)
+  assert network(np.zeros([2, 10, 10, 4], np.float32)).shape == (2, 6, 1)
+  assert ActionValues((10, 10, 4), 6, 1)(np.zeros([2, 10, 10, 4], np.float32)).shape == (2, 6, 1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.rl.networks import observation_normalizer
 from models.rl.networks.observation_normalizer import Normalizer
 
 RNG = np.random.default_rng(0)
@@ -18,8 +19,9 @@ def updated(*parts):
   return normalizer
 
 
-@pytest.mark.parametrize("cuts", [[], [1, 2, 3, 400]])
-def test_statistics_are_those_of_all_observations(cuts):
+@pytest.mark.parametrize("cuts, largest", [([], 2 ** 24), ([1, 2, 3, 400], 2 ** 24), ([], 100)])
+def test_statistics_are_those_of_all_observations(cuts, largest, monkeypatch):
+  monkeypatch.setattr(observation_normalizer, "_LARGEST", largest)
   normalizer = updated(*np.split(SEEN, cuts))
   seen = SEEN.astype(np.float64)
   np.testing.assert_allclose(normalizer.mean, seen.mean(0), rtol=1e-12)

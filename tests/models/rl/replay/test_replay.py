@@ -34,19 +34,27 @@ def give_errors(replay: Replay, index: list[int], errors: list[float]) -> None:
 class Reference:
   """Keeps all timesteps of each stream, and walks along them."""
 
-  def __init__(self, streams: int, rows: int, n_step: int, discount: float):
+  def __init__(self, streams: int, rows: int, n_step: int, discount: float, stack: int = 1):
     self.streams: list[list] = [[] for _ in range(streams)]
-    self.rows, self.n_step, self.discount = rows, n_step, discount
+    self.rows, self.n_step, self.discount, self.stack = rows, n_step, discount, stack
 
-  def insert(self, rows: Timesteps) -> None:
+  def insert(self, rows: Timesteps) -> Timesteps:
+    """Keeps timesteps; returns them with the stacks of observations that an agent sees."""
+    seen = []
     for stream, *row in zip(*rows, strict=True):
-      self.streams[stream].append(row)
+      before = self.streams[stream]
+      past = [] if not before or before[-1][3] == END else before[-1][0][2:].tolist()
+      newest = row[0].tolist()
+      row[0] = np.array((past or newest * (self.stack - 1)) + newest, np.float32)
+      before.append(row)
+      seen.append(row[0])
+    return rows._replace(observation=np.array(seen, np.float32).reshape(-1, 2 * self.stack))
 
   def drawable(self) -> dict:
     """Observation, action, reward, discount and next observation by place of each transition."""
     found = {}
     for stream, rows in enumerate(self.streams):
-      for number in range(max(0, len(rows) - self.rows), len(rows) - self.n_step):
+      for number in range(max(0, len(rows) - self.rows + self.stack - 1), len(rows) - self.n_step):
         if rows[number][3] != END:
           found[stream * self.rows + number % self.rows] = self._walk(rows, number)
     return found
@@ -73,18 +81,19 @@ def check(transitions, expected: dict) -> None:
       np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("n_step, streams, capacity, priority_exponent", [
-    (1, 1, 7, 0.7), (3, 4, 200, 0.0), (5, 3, 60, 0.7)])
+@pytest.mark.parametrize("n_step, streams, capacity, priority_exponent, stack", [
+    (1, 1, 7, 0.7, 1), (3, 4, 200, 0.0, 1), (5, 3, 60, 0.7, 1), (1, 1, 7, 0.7, 3),
+    (1, 2, 10, 0.0, 4), (3, 4, 200, 0.7, 2), (5, 3, 60, 0.7, 4)])
 def test_any_sequence_of_inserts_gives_the_transitions_of_whole_episodes(
-    n_step, streams, capacity, priority_exponent):
-  replay = Replay((2,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
-                  priority_exponent=priority_exponent)
-  reference = Reference(streams, replay.stream_capacity, n_step, 0.9)
+    n_step, streams, capacity, priority_exponent, stack):
+  replay = Replay((2 * stack,), 1, streams, capacity=capacity, n_step=n_step, discount=0.9,
+                  priority_exponent=priority_exponent, stack=stack)
+  assert replay.observation.shape == (streams * replay.stream_capacity, 2)
+  reference = Reference(streams, replay.stream_capacity, n_step, 0.9, stack)
   rng = np.random.default_rng(n_step)
   for i, m in enumerate([1, 0, 30, 1, 2, 3, 5, 8, 2 * capacity, *rng.integers(0, 20, 12)]):
     rows = random_timesteps(int(m), streams, i)
-    replay.insert(rows)
-    reference.insert(rows)
+    replay.insert(reference.insert(rows))
     expected = reference.drawable()
     assert replay.size() == len(expected)
     if expected:
@@ -113,6 +122,18 @@ def test_pixels_are_stored_as_bytes():
   assert (replay.observation.dtype, drawn.observation.dtype) == (tf.uint8, tf.float32)
   np.testing.assert_array_equal(drawn.observation, pixels[drawn.index])
   np.testing.assert_array_equal(drawn.next_observation, pixels[drawn.index.numpy() + 1])
+
+
+def test_rewards_are_clipped_one_by_one_and_observations_change_when_they_are_sampled():
+  replay = Replay((2,), 1, 1, capacity=9, n_step=2, discount=1.0, reward_limit=1.0,
+                  augment=lambda observations: -observations)
+  rows = timesteps_of(0, [CONTINUES] * 3)._replace(reward=np.float32([-7, 0.25, 7]))
+  replay.insert(rows)
+  drawn = replay.sample(4)
+  np.testing.assert_array_equal(drawn.reward, [-0.75] * 4)
+  np.testing.assert_array_equal(drawn.observation, [-rows.observation[0]] * 4)
+  np.testing.assert_array_equal(drawn.next_observation, [-rows.observation[2]] * 4)
+  assert rows.reward[0] == -7
 
 
 def test_the_end_of_an_episode_may_have_any_action_and_reward():

@@ -82,7 +82,7 @@ def test_every_draw_of_all_replicas_is_counted(strategy, count):
 
 def test_xla_samples_the_same_in_a_loop():
   keras.config.set_floatx("float64")
-  replay = Replay((2,), 1, 2, capacity=2000, n_step=4, priority_exponent=0.8)
+  replay = Replay((2,), 1, 2, capacity=2000, n_step=4, priority_exponent=0.8, stack=2)
   replay.insert(random_timesteps(3000, 2, seed=0))
   start = [variable.numpy() for variable in replay.variables]
 

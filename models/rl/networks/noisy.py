@@ -1,0 +1,54 @@
+"""Noisy layers, whose random weights explore: an agent learns where they should be small."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+
+class NoisyMLP(keras.layers.Layer):
+  """Dense layers with factorized Gaussian noise on their weights (Fortunato et al. 2018).
+
+      y = x W + b + (x f(e_in)) S * f(e_out) + s * f(e_out),    f(e) = sign(e) sqrt|e|
+
+  Each example has noise of its own, so that no replica needs that of another; in the paper a batch
+  has one draw. Reference: arXiv:1706.10295, sections 3 and 3.2.
+
+  Args:
+    sizes: units of the layers.
+    sigma: the noise at first: S and s are `sigma / sqrt(inputs)`.
+    activation: of all layers but the last.
+
+  Attributes:
+    noise_size: how many numbers of noise an example needs; known when it is built.
+  """
+
+  def __init__(self, sizes: Sequence[int], sigma: float, activation: Callable):
+    super().__init__()
+    self.sizes, self.sigma, self.hidden_activation = list(sizes), sigma, activation
+
+  def build(self, input_shape: Sequence[int], noise_shape: Sequence[int] = ()) -> None:
+    """Makes the weights."""
+    self.shapes = list(itertools.pairwise([input_shape[-1], *self.sizes]))
+    self.noise_size = sum(map(sum, self.shapes))
+    self.layers = []  # W, S, b and s of each.
+    for inputs, units in self.shapes:
+      limit = 1.0 / math.sqrt(inputs)
+      self.layers.append([
+          self.add_weight(shape=shape, initializer=initializer)
+          for shape in ([inputs, units], [units])
+          for initializer in (keras.initializers.RandomUniform(-limit, limit),
+                              keras.initializers.Constant(self.sigma * limit))])
+
+  def call(self, x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
+    """Outputs: `[n, inputs], [n, noise_size] -> [n, sizes[-1]]`; noise ~ N(0, 1), or 0."""
+    factors = tf.sign(noise) * tf.sqrt(tf.abs(noise))
+    parts = iter(tf.split(factors, list(itertools.chain(*self.shapes)), 1))
+    for i, (kernel, kernel_noise, bias, bias_noise) in enumerate(self.layers):
+      of_inputs, of_outputs = next(parts), next(parts)
+      x = self.hidden_activation(x) if i else x
+      x = tf.matmul(x, kernel) + bias + of_outputs * (
+          tf.matmul(x * of_inputs, kernel_noise) + bias_noise)
+    return x

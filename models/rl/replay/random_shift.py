@@ -1,0 +1,35 @@
+"""Random shifts of images, with which agents learn from pixels (Kostrikov et al. 2021)."""
+
+import dataclasses
+
+import gin
+import tensorflow as tf
+
+from replicator import random
+from replicator.errors import at_least_one
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class RandomShift:
+  """Moves each image by whole pixels, in a step: `[n, h, w, c] -> [n, h, w, c]`.
+
+  Pixels from outside are those of the border. Reference: DrQ, arXiv:2004.13649, with one shift of
+  each observation.
+
+  Attributes:
+    limit: the largest move in each direction, in pixels.
+  """
+
+  limit: int = 4
+
+  def __post_init__(self):
+    at_least_one("RandomShift", limit=self.limit)
+
+  def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    for axis in (1, 2):
+      size = images.shape[axis]
+      moves = random.uniform("shift", [images.shape[0], 1], -self.limit, self.limit + 1, "int32")
+      source = tf.clip_by_value(tf.range(size) + moves, 0, size - 1)
+      images = tf.gather(images, source, axis=axis, batch_dims=1)
+    return images
