@@ -50,6 +50,7 @@ class DenoisingMLP(keras.Model):
   def __init__(self, shape: Sequence[int], units: int = 128, layers: int = 3):
     super().__init__(autocast=False)
     at_least_one("DenoisingMLP", units=units, layers=layers)
+    self.num_features = units
     self.level = NoiseLevel(units)
     # He's kernel. Glorot's would be small for the two numbers of a point.
     self.first = keras.layers.Dense(units, kernel_initializer="he_normal")
@@ -59,8 +60,12 @@ class DenoisingMLP(keras.Model):
     self.built = True
 
   def call(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    outputs = self.last(self.features(x, level))
+    return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
+
+  def features(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    """What the last layer sees: `[n, units]`."""
     h, v = self.first(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), self.level(level)
     for layer in self.hidden:
       h += layer(tf.nn.silu(h + v))
-    outputs = self.last(tf.nn.silu(h))
-    return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
+    return tf.nn.silu(h)
