@@ -1,8 +1,8 @@
 """Networks that take noise away: the same shape comes out, from noisy examples and noise levels.
 
 `network(x, level)` is called with examples `[n, *shape]` and a number [n] that grows with the noise
-of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out. `features`, with the
-same arguments, returns what the last layer sees, `[n, num_features]`.
+of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out. `features`, with
+the same arguments, returns what the last layer sees, `[n, num_features]`.
 """
 
 from collections.abc import Sequence
