@@ -4,8 +4,8 @@
 
 Yin et al. 2024 (arXiv:2405.14867): distribution matching without pairs of noise and image, on two
 time scales (section 4.2). Three networks: the generator, the teacher, which knows the score of the
-data and stays as it is, and the fake score, which learns that of the generator's samples. No data
-is needed but for the evaluation. The paper's GAN loss is left out.
+data and stays as it is, and the fake score, which learns that of the generator's samples. Where
+there are images, a head on the fake score's features tells them from samples (section 4.3).
 """
 
 import os
@@ -29,9 +29,11 @@ from models.diffusion.gaussians import GaussianMixture, PointEvaluator  # noqa: 
 from models.diffusion.networks import DenoisingMLP  # noqa: F401  (for gin)
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.latents.distributions import normal_latents
+from models.gan.losses.adversarial import modified
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.builtin.digits import Digits
 from models.vision.images import grid
+from models.vision.images.image_source import to_unit_range
 from replicator import app, random
 
 
@@ -39,8 +41,8 @@ from replicator import app, random
 class DMD2(tf.Module):
   """One training step: an update of the fake score and, at some steps, one of the generator.
 
-  The optimizers are made in the gin scopes `fake` and `generator`. The generator waits by
-  `wrap_optimizer.every`. Both networks and the teacher are alike, so that
+  The optimizers are made in the gin scopes `fake`, which updates the head, too, and `generator`,
+  which waits by `wrap_optimizer.every`. Both networks and the teacher are alike, so that
   `StartFrom.networks` gives all three the weights of a trained `experiments.diffusion`.
 
   Args:
@@ -50,7 +52,11 @@ class DMD2(tf.Module):
     first: the position of the highest noise level at which distributions are compared; see
       `edm.noise_level`.
     last: that of the lowest one.
+    start: that of the generator's noise. A teacher makes about the same image of all noise at the
+      highest level, and a generator that begins as the teacher begins with this one image.
     teacher_steps: how many steps make a sample of the teacher, for the evaluation.
+    gan_weight: the weight of the GAN loss beside the generator's other one.
+    fake_gan_weight: its weight beside the loss of the fake score.
   """
 
   latents = staticmethod(normal_latents)
@@ -59,7 +65,8 @@ class DMD2(tf.Module):
   def __init__(self, image_shape: Sequence[int],
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                teacher: Callable[[Sequence[int]], Any] = edm.Denoiser, first: float = 0.02,
-               last: float = 0.98, teacher_steps: int = 20):
+               last: float = 0.98, start: float = 0.0, teacher_steps: int = 20,
+               gan_weight: float = 3e-3, fake_gan_weight: float = 1e-2):
     super().__init__()
     if not 0 <= first < last <= 1:
       raise replicator.UsageError(f"DMD2.first = {first} and DMD2.last = {last}: positions rise, "
@@ -69,17 +76,25 @@ class DMD2(tf.Module):
     self.teacher, self.fake, self.generator = (
         make(image_shape) for make in (teacher, edm.Denoiser, edm.Denoiser))
     self.teacher.trainable = False
+    self.start, self.gan_weight, self.fake_gan_weight = start, gan_weight, fake_gan_weight
+    features = self.fake.network.num_features
+    self.head = keras.Sequential([
+        keras.Input([features]), keras.layers.Dense(features, "silu"), keras.layers.Dense(1)])
+    self.gan = modified()
     self.optimizers = replicator.wrap_optimizers(
-        optimizer, fake=self.fake, generator=self.generator)
+        optimizer, fake=[self.fake, self.head], generator=self.generator)
 
-  def __call__(self) -> dict[str, tf.Tensor]:
-    """Takes one step; the losses `fake` and `matching`, float [].
+  def __call__(self, batch: dict[str, tf.Tensor] | None = None) -> dict[str, tf.Tensor]:
+    """Takes one step: `{"image": uint8 [n, *image_shape]}` or nothing -> scalars, float [].
 
-    The second one is half the mean square of the gradient by the samples.
+    These are the losses `fake` and `matching`, which is half the mean square of the gradient by
+    the samples. With images, `judge` and `adversarial` are those of the GAN, without weights.
     """
-    return {"fake": self.optimizers["fake"].minimize(self._fake_loss, *self._draw()),
-            "matching": self.optimizers["generator"].minimize(
-                self._matching_loss, *self._draw())}
+    images = None if batch is None else to_unit_range(batch["image"], keras.config.floatx())
+    _, of_fake = self.optimizers["fake"].minimize(self._fake_loss, *self._draw(), images)
+    _, of_generator = self.optimizers["generator"].minimize(
+        self._generator_loss, *self._draw(), images is not None)
+    return of_fake | of_generator
 
   def _draw(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Codes and noise, each `[n, *image_shape]`, and noise levels [n]."""
@@ -87,21 +102,37 @@ class DMD2(tf.Module):
     z, noise = (random.normal(name, [n, *self.image_shape]) for name in ("z", "noise"))
     return z, noise, edm.noise_level(random.uniform("level", [n], self.first, self.last))
 
-  def _fake_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    return edm.denoising_loss(self.fake, edm.one_step(self.generator, z), noise, sigma)
+  def _fake_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor,
+                 images: tf.Tensor | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    x = edm.one_step(self.generator, z, self.start)
+    scalars = {"fake": edm.denoising_loss(self.fake, x, noise, sigma)}
+    if images is None:
+      return scalars["fake"], scalars
+    scalars["judge"] = self.gan.discriminator(
+        *(self._scores(edm.noisy(each, noise, sigma), sigma) for each in (images, x)))
+    return scalars["fake"] + self.fake_gan_weight * scalars["judge"], scalars
 
-  def _matching_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    x = edm.one_step(self.generator, z)
-    noisy = tf.stop_gradient(edm.noisy(x, noise, sigma))
-    return matching_loss(x, matching_gradient(
-        x, self.teacher(noisy, sigma), self.fake(noisy, sigma)))
+  def _generator_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor, is_gan: bool
+                      ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    x = edm.one_step(self.generator, z, self.start)
+    noisy = edm.noisy(x, noise, sigma)
+    held = tf.stop_gradient(noisy)
+    scalars = {"matching": matching_loss(x, matching_gradient(
+        x, self.teacher(held, sigma), self.fake(held, sigma)))}
+    if not is_gan:
+      return scalars["matching"], scalars
+    scalars["adversarial"] = self.gan.generator(self._scores(noisy, sigma))
+    return scalars["matching"] + self.gan_weight * scalars["adversarial"], scalars
+
+  def _scores(self, noisy: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    return self.head(self.fake.features(noisy, sigma))
 
   @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Samples of the averaged generator: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, ...]`."""
     del labels
     with self.optimizers["generator"].averaged_weights():
-      return edm.one_step(self.generator, tf.reshape(z, [-1, *self.image_shape]))
+      return edm.one_step(self.generator, tf.reshape(z, [-1, *self.image_shape]), self.start)
 
   @replicator.any_batch_size
   def generate_slowly(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -140,12 +171,13 @@ def dmd2(workdir: str, data: Callable[[], Any] = Digits,
 
   Args:
     workdir: the folder of the run.
-    data: makes the data, whose `image_shape` is that of the samples.
+    data: makes the data, whose `image_shape` is that of the samples. An image source is trained
+      on, too, with the loss of a GAN.
     evaluator: makes the evaluation of data and folder, such as `@PointEvaluator` for points.
   """
   source = data()
   replicator.train(
-      lambda: DMD2(source.image_shape),
+      lambda: DMD2(source.image_shape), source if hasattr(source, "load") else None,
       evaluate=BesideTeacher(evaluator(source, os.path.join(workdir, "classifier"))),
       workdir=workdir)
 

@@ -44,12 +44,19 @@ class Denoiser(keras.Model):
     self.built = True
 
   def call(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    sigma = tf.broadcast_to(sigma, tf.shape(x)[:1])
-    column = _columns(sigma, x)
+    column = _columns(sigma := tf.broadcast_to(sigma, tf.shape(x)[:1]), x)
     total = tf.square(column) + self.sigma_data ** 2
-    made = self.network(x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0)
+    made = self.network(*self._scaled(x, sigma))
     return (self.sigma_data ** 2 / total * x
             + column * self.sigma_data * tf.math.rsqrt(total) * made)
+
+  def features(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    """What the last layer of the network sees: `[n, ...], [n] -> [n, network.num_features]`."""
+    return self.network.features(*self._scaled(x, sigma))
+
+  def _scaled(self, x: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    total = tf.square(_columns(sigma, x)) + self.sigma_data ** 2
+    return x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0
 
 
 @gin.configurable(denylist=["position"])
@@ -77,9 +84,12 @@ def denoising_loss(denoiser: Denoiser, x: tf.Tensor, noise: tf.Tensor, sigma: tf
   return tf.reduce_mean(_columns(weight, x) * error)
 
 
-def one_step(denoise: Denoise, noise: tf.Tensor) -> tf.Tensor:
-  """Examples of noise by one call, at the highest level: `[n, ...] ~ N(0, 1) -> [n, ...]`."""
-  sigma = noise_level(tf.zeros([], noise.dtype))
+def one_step(denoise: Denoise, noise: tf.Tensor, position: float = 0.0) -> tf.Tensor:
+  """Examples of noise by one call: `[n, ...] ~ N(0, 1) -> [n, ...]`.
+
+  `position` is that of its level; see `noise_level`.
+  """
+  sigma = noise_level(tf.constant(position, noise.dtype))
   return denoise(sigma * noise, sigma)
 
 

@@ -1,7 +1,8 @@
 """Networks that take noise away: the same shape comes out, from noisy examples and noise levels.
 
 `network(x, level)` is called with examples `[n, *shape]` and a number [n] that grows with the noise
-of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out.
+of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out. `features`, with
+the same arguments, returns what the last layer sees, `[n, num_features]`.
 """
 
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ class DenoisingMLP(keras.Model):
   def __init__(self, shape: Sequence[int], units: int = 128, layers: int = 3):
     super().__init__(autocast=False)
     at_least_one("DenoisingMLP", units=units, layers=layers)
+    self.num_features = units
     self.level = NoiseLevel(units)
     # He's kernel. Glorot's would be small for the two numbers of a point.
     self.first = keras.layers.Dense(units, kernel_initializer="he_normal")
@@ -59,8 +61,12 @@ class DenoisingMLP(keras.Model):
     self.built = True
 
   def call(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    outputs = self.last(self.features(x, level))
+    return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
+
+  def features(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+    """What the last layer sees: `[n, units]`."""
     h, v = self.first(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), self.level(level)
     for layer in self.hidden:
       h += layer(tf.nn.silu(h + v))
-    outputs = self.last(tf.nn.silu(h))
-    return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
+    return tf.nn.silu(h)

@@ -12,29 +12,38 @@ from models.diffusion.gaussians import GaussianMixture
 from replicator import random
 from replicator.app import config
 from replicator.step import context
+from tests.experiments.line import gradients_of
 from tests.experiments.tiny_gans import ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.replicator.checkpoints.weights import held, saved
 
-N, SIGMA_DATA = 5, 0.7
+N, SIGMA_DATA, START = 5, 0.7, 0.4
+GAN, FAKE_GAN = 0.3, 0.2
+IMAGES = np.random.default_rng(0).integers(0, 256, [N, 2]).astype(np.uint8)
 
 
 @gin.configurable(module="test_dmd2", denylist=["shape"])
 class Plane(keras.Model):
-  """F(x, level) = W x + b + level v, for examples of two numbers."""
+  """Two layers for examples of two numbers and their level, with a tanh between them."""
+
+  num_features = 3
 
   def __init__(self, shape):
     super().__init__()
     assert np.prod(shape) == 2
-    self.dense = keras.layers.Dense(2, bias_initializer="glorot_normal")
-    self.dense.build((None, 3))
+    self.first = keras.layers.Dense(3, "tanh", bias_initializer="glorot_normal")
+    self.last = keras.layers.Dense(2, bias_initializer="glorot_normal")
+    self.first.build((None, 3))
+    self.last.build((None, 3))
     self.built = True
 
   def call(self, x, level):
-    flat = tf.concat([tf.reshape(x, [-1, 2]), level[:, tf.newaxis]], 1)
-    return tf.reshape(self.dense(flat), [-1, *x.shape[1:]])
+    return tf.reshape(self.last(self.features(x, level)), [-1, *x.shape[1:]])
+
+  def features(self, x, level):
+    return self.first(tf.concat([tf.reshape(x, [-1, 2]), level[:, tf.newaxis]], 1))
 
 
 def factors(sigma):
@@ -43,69 +52,88 @@ def factors(sigma):
   return SIGMA_DATA ** 2 / total, sigma * SIGMA_DATA / np.sqrt(total), 1 / np.sqrt(total)
 
 
-def inputs_of(x, sigma):
-  return np.concatenate([factors(sigma)[2] * x, np.log(sigma) / 4], 1)
+def features(weights, x, sigma):
+  inputs = np.concatenate([factors(sigma)[2] * x, np.log(sigma) / 4], 1)
+  return np.tanh(inputs @ weights[0] + weights[1])
 
 
 def denoised(weights, x, sigma):
-  kernel, bias = weights
   skip, out, _ = factors(sigma)
-  return skip * x + out * (inputs_of(x, sigma) @ kernel + bias)
+  return skip * x + out * (features(weights, x, sigma) @ weights[2] + weights[3])
 
 
-def gradients_of(by_output, x, sigma):
-  """The gradients of kernel and bias, from that by what the denoiser returns."""
-  by_network = factors(sigma)[1] * by_output
-  return [inputs_of(x, sigma).T @ by_network, by_network.sum(0)]
+def scores(weights, x, sigma):
+  """The head's, whose weights follow those of the network."""
+  h = features(weights, x, sigma) @ weights[4] + weights[5]
+  return h / (1 + np.exp(-h)) @ weights[6] + weights[7]
+
+
+def softplus(x):
+  return np.log1p(np.exp(x)).mean()
+
+
+def level(u):
+  low, high = 0.002 ** (1 / 7), 80 ** (1 / 7)
+  return (high + u[:, np.newaxis] * (low - high)) ** 7
 
 
 def draws():
   """The draws of a step, in its order; the levels are columns."""
   z, noise = (random.normal(name, [N, 2]).numpy() for name in ("z", "noise"))
-  low, high = 0.002 ** (1 / 7), 80 ** (1 / 7)
-  u = random.uniform("level", [N], 0.02, 0.98).numpy()
-  return z, noise, (high + u[:, np.newaxis] * (low - high)) ** 7
+  return z, noise, level(random.uniform("level", [N], 0.02, 0.98).numpy())
 
 
-def test_a_step_makes_the_updates_of_the_formulas(float64, monkeypatch):
+def checked(before, after, loss):
+  """Asserts that the loss falls by plain descent of rate 1, from the weights before."""
+  for old, new, gradient in zip(before, after, gradients_of(loss, before), strict=True):
+    np.testing.assert_allclose(old - new, gradient, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("is_gan", [False, True])
+def test_a_step_makes_the_updates_of_the_formulas(is_gan, float64, monkeypatch):
   keras.utils.set_random_seed(0)
   config.parse([], ["Denoiser.network = @Plane", f"Denoiser.sigma_data = {SIGMA_DATA}"])
   monkeypatch.setattr(context.run, "global_batch_size", N)
   mixture = GaussianMixture(deviation=0.3)
-  step = dmd2.DMD2((2,), lambda: keras.optimizers.SGD(1.0), lambda shape: mixture)
-  before = [[v.numpy() for v in network.trainable_variables]
-            for network in (step.fake, step.generator)]
+  step = dmd2.DMD2((2,), lambda: keras.optimizers.SGD(1.0), lambda shape: mixture, start=START,
+                   gan_weight=GAN, fake_gan_weight=FAKE_GAN)
+  weights = lambda: [[v.numpy() for part in parts for v in part.trainable_variables]
+                     for parts in ([step.fake, step.head], [step.generator])]
+  (fake, generator), of_gan = weights(), float(is_gan)
   with context.entered(tf.constant(0, tf.int64)):
     of_fake, of_generator = draws(), draws()
   with context.entered(tf.constant(0, tf.int64)):
-    scalars = step()
-  after = [[v.numpy() for v in network.trainable_variables]
-           for network in (step.fake, step.generator)]
-  highest = np.full([N, 1], 80.0)
+    scalars = step(*[{"image": IMAGES}] * is_gan)
+  new_fake, new_generator = weights()
+  start = level(np.full([N], START))
+  made = lambda weights, z: denoised(weights, start * z, start)
 
   z, noise, sigma = of_fake
-  x = denoised(before[1], 80 * z, highest)
-  error = denoised(before[0], x + sigma * noise, sigma) - x
+  x, images = made(generator, z), IMAGES / 127.5 - 1
   weight = (sigma ** 2 + SIGMA_DATA ** 2) / (sigma * SIGMA_DATA) ** 2
-  np.testing.assert_allclose(scalars["fake"], (weight * error ** 2).mean(), rtol=1e-9)
-  expected = gradients_of(2 * weight * error / error.size, x + sigma * noise, sigma)
-  for old, new, gradient in zip(before[0], after[0], expected, strict=True):
-    np.testing.assert_allclose(old - new, gradient, rtol=1e-9)
+  noisy = lambda x: x + sigma * noise
+  denoising = lambda fake: (weight * (denoised(fake, noisy(x), sigma) - x) ** 2).mean()
+  judge = lambda fake: (softplus(scores(fake, noisy(x), sigma))
+                        + softplus(-scores(fake, noisy(images), sigma)))
+  checked(fake, new_fake, lambda fake: denoising(fake) + of_gan * FAKE_GAN * judge(fake))
+  expected = {"fake": denoising(fake), "judge": judge(fake)}
 
   # In scores, as the paper: w (s_fake - s_real) with w = sigma^2 / mean|x - D_real(x_t)|.
   z, noise, sigma = of_generator
-  x = denoised(before[1], 80 * z, highest)
-  noisy = x + sigma * noise
-  s_fake = (denoised(after[0], noisy, sigma) - noisy) / sigma ** 2
+  x = made(generator, z)
+  s_fake = (denoised(new_fake, noisy(x), sigma) - noisy(x)) / sigma ** 2
   s_real = np.stack([score(each, s[0], mixture.means, 0.3)
-                     for each, s in zip(noisy, sigma, strict=True)])
-  real = noisy + sigma ** 2 * s_real
+                     for each, s in zip(noisy(x), sigma, strict=True)])
+  real = noisy(x) + sigma ** 2 * s_real
   w = sigma ** 2 / np.abs(x - real).mean(1, keepdims=True)
   gradient = w * (s_fake - s_real)
-  np.testing.assert_allclose(scalars["matching"], (gradient ** 2).mean() / 2, rtol=1e-9)
-  expected = gradients_of(gradient / gradient.size, 80 * z, highest)
-  for old, new, wanted in zip(before[1], after[1], expected, strict=True):
-    np.testing.assert_allclose(old - new, wanted, rtol=1e-9)
+  adversarial = lambda generator: softplus(-scores(new_fake, noisy(made(generator, z)), sigma))
+  checked(generator, new_generator, lambda generator: (
+      (gradient * made(generator, z)).mean() + of_gan * GAN * adversarial(generator)))
+  expected |= {"matching": (gradient ** 2).mean() / 2, "adversarial": adversarial(generator)}
+  assert scalars.keys() == (expected.keys() if is_gan else {"fake", "matching"})
+  for name in scalars:
+    np.testing.assert_allclose(scalars[name], expected[name], rtol=1e-9, err_msg=name)
 
 
 def test_the_loss_of_a_diffusion_step_is_that_of_its_paper(float64):
