@@ -96,10 +96,14 @@ def late(who: str, seconds: float) -> RunFailed:
 
 
 def listens(address: str) -> bool:
-  """Whether a process listens at "host:port"."""
+  """Whether TensorFlow listens at "host:port", and no other program.
+
+  gRPC begins each connection with a frame of HTTP/2, whose fourth byte is 4: its settings.
+  """
   host, _, port = address.rpartition(":")
-  with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), 1):
-    return True
+  with (contextlib.suppress(OSError),
+        socket.create_connection((host.strip("[]"), int(port)), 1) as connection):
+    return connection.recv(4)[3:] == b"\4"
   return False
 
 

@@ -6,7 +6,8 @@ hosts (TensorFlow 2.21).
 
 An indexed Job of Kubernetes tells each Pod its index, and nothing about the others:
 `REPLICATOR_HOSTS` in the manifest names all Pods, as `replicator.launch --kubernetes` writes it.
-The runtimes of Kubeflow's Trainer for JAX and PyTorch set variables of their own.
+The runtimes of Kubeflow's Trainer for JAX and PyTorch set variables of their own. SageMaker names
+all hosts, and this one.
 """
 
 import itertools
@@ -20,7 +21,7 @@ INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
 # The number of Pods, the index of this one, and the host of the first, as Trainer's runtimes say.
 _TRAINER = (("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
             ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR"))
-_PORT_OF_PODS = 2222  # The port of each process, as a Pod has an address of its own.
+_PORT_OF_PODS = 2222  # The port of each process, as a Pod, or a host, has an address of its own.
 
 # Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
 # together, get ports that are this far apart. Each rank has its own: nodes may share an address.
@@ -169,3 +170,21 @@ def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str
     raise UsageError(f"{size}={number!r}, {first}={environment[first]!r}: must be a number of "
                      f"hosts, and the first of them, whose name ends in -0; or set {HOSTS}")
   return [f"{host[:-1]}{i}{dot}{domain}" for i in range(int(number))]
+
+
+# ---- SageMaker ----------------------------------------------------------------------------------
+
+
+def of_sagemaker(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of a training job; None outside of one.
+
+  Raises:
+    UsageError: a variable is missing or cannot be read.
+  """
+  if "SM_HOSTS" not in environment:
+    return None
+  own, names = environment.get("SM_CURRENT_HOST"), re.findall(r"[\w.-]+", environment["SM_HOSTS"])
+  if own not in names:
+    raise UsageError(f"SM_CURRENT_HOST={own!r}: must be one of SM_HOSTS={environment['SM_HOSTS']}")
+  return Processes([f"{name}:{_PORT_OF_PODS}" for name in names], names.index(own),
+                   "SM_HOSTS and SM_CURRENT_HOST")

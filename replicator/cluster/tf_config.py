@@ -14,10 +14,10 @@ from typing import Any
 
 import gin
 
-from replicator.cluster.managers import Processes, of_kubernetes, of_slurm
+from replicator.cluster.managers import Processes, of_kubernetes, of_sagemaker, of_slurm
 from replicator.errors import UsageError, nearest
 
-READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes}
+READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes, "sagemaker": of_sagemaker}
 """The managers that set variables of their own."""
 
 STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}

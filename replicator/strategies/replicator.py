@@ -46,8 +46,8 @@ class Replicator:
       with `replicator.logical_device`.
     cluster: who says which processes make a run together, one of
       `replicator.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
-      'spark' are the same in a process that these have started, 'slurm' and 'kubernetes' are the
-      variables of these managers. 'auto' takes the first one that is there.
+      'spark' are the same in a process that these have started, 'slurm', 'kubernetes' and
+      'sagemaker' are the variables of these managers. 'auto' takes the first one that is there.
     servers: the number of parameter servers among processes that the manager only numbers. The
       first process is the chief, and these come after it.
     worker_timeout: the seconds after which a worker of 'multi_worker_mirrored' that does not answer

@@ -1,8 +1,12 @@
 """Which process is missing, from what TensorFlow 2.21 says of it."""
 
+import contextlib
 import socket
 import threading
+from collections.abc import Iterator
+from concurrent import futures
 
+import grpc
 import pytest
 
 from replicator.cluster import lost
@@ -39,10 +43,21 @@ def test_the_lost_process_is_named():
       said, news)
 
 
+@contextlib.contextmanager
+def serving(port: int = 0) -> Iterator[int]:
+  """A server of gRPC, as TensorFlow's is; its port."""
+  server = grpc.server(futures.ThreadPoolExecutor(1))
+  port = server.add_insecure_port(f"127.0.0.1:{port}")
+  server.start()
+  try:
+    yield port
+  finally:
+    server.stop(None).wait()
+
+
 def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
-  with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as absent:
-    absent.bind(("127.0.0.1", 0))  # It does not listen.
-    address, silent = (f"127.0.0.1:{each.getsockname()[1]}" for each in (there, absent))
+  with serving() as there, socket.create_server(("127.0.0.1", 0)) as stranger:
+    address, silent = (f"127.0.0.1:{port}" for port in (there, stranger.getsockname()[1]))
 
     def config(*others: str, index: int = 0) -> dict:
       return {"cluster": {"worker": ["127.0.0.1:1", *others]},
@@ -55,13 +70,18 @@ def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
     assert str(raised.value) == (
         f"worker 2 ({silent}) did not start within 0.5 seconds; start all processes of the run "
         "together, or set Replicator.join_timeout to more seconds")
-    threading.Timer(0.3, absent.listen).start()
-    lost.await_others(config(address, silent), 60.0)
+
+    def start() -> None:
+      stranger.close()
+      stack.enter_context(serving(int(silent.rpartition(":")[2])))
+
+    with contextlib.ExitStack() as stack:
+      threading.Timer(0.3, start).start()
+      lost.await_others(config(address, silent), 60.0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.
-def test_whether_a_process_listens(host):
-  with socket.create_server(("127.0.0.1", 0)) as chief:
-    address = f"{host}:{chief.getsockname()[1]}"
-    assert lost.listens(address)
-  assert not lost.listens(address)
+def test_whether_tensorflow_listens(host):
+  with serving() as port:
+    assert lost.listens(f"{host}:{port}")
+  assert not lost.listens(f"{host}:{port}")

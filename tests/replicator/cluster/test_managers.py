@@ -16,6 +16,7 @@ JAX = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0",
        "JAX_COORDINATOR_ADDRESS": "job-node-0-0.job:1234"}
 TORCH = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job",
          "PET_MASTER_PORT": "29400"}
+SAGEMAKER = {"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-2"}
 OF_TRAINER = ["job-node-0-0.job:2222", "job-node-0-1.job:2222"]
 
 
@@ -53,6 +54,14 @@ def test_pods_know_each_other():
       (TORCH, OF_TRAINER, 1)):
     processes = managers.of_kubernetes(environment)
     assert processes is not None and (processes.addresses, processes.rank) == (addresses, rank)
+
+
+def test_hosts_of_sagemaker_know_each_other():
+  assert managers.of_sagemaker({}) is None
+  assert tf_config.found(SAGEMAKER) == (
+      ["algo-1:2222", "algo-2:2222"], 1, "SM_HOSTS and SM_CURRENT_HOST")
+  assert refusal(managers.of_sagemaker, {**SAGEMAKER, "SM_CURRENT_HOST": "algo-3"}) == (
+      "SM_CURRENT_HOST='algo-3': must be one of SM_HOSTS=[\"algo-1\",\"algo-2\"]")
 
 
 def test_what_cannot_be_used_is_refused_in_one_line():

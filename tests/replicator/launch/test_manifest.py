@@ -1,6 +1,6 @@
 """The manifests of `--kubernetes`: accepted by the schemas, with variables that name all Pods.
 
-That processes with these variables train is in `strategies/test_parameter_server.py`.
+That their containers train is in `strategies/test_two_hosts.py`.
 """
 
 import json

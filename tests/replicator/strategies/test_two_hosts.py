@@ -3,16 +3,20 @@
 import contextlib
 import functools
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from replicator.app import config
+from replicator.launch import __main__
 from tests.programs import two_networks
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
+from tests.programs.processes import ROOT
 from tests.programs.workers import SETTINGS, ended, enter, has_logged, running
 
 NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
@@ -74,10 +78,45 @@ def test_they_train_as_one_process_does_however_far_they_are(hosts, tmp_path):
                                  command=["tests.programs.two_networks"]) as workers:
     for worker in workers:
       assert ended(worker, 0) == []
+  equals_one_process(tmp_path)
+
+
+def equals_one_process(folder: pathlib.Path) -> None:
+  """The run in the folder 'two' logged what one process does."""
   config.parse([], [*FLOAT64, *SETTINGS, "Replicator.strategy = 'one_device'"])
-  two_networks.two_networks(str(tmp_path / "one"))
-  for row, wanted in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+  two_networks.two_networks(str(folder / "one"))
+  for row, wanted in zip(rows(folder / "two"), rows(folder / "one"), strict=True):
     assert row == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_the_containers_of_a_manifest_train_in_two_pods(hosts, tmp_path):
+  file = tmp_path / "train.yaml"
+  assert __main__.main(
+      ["--workers=2", f"--kubernetes={file}", "--image=registry/image:1", "--", sys.executable,
+       "-m", "tests.programs.two_networks", f"--workdir={tmp_path / 'two'}",
+       *(f"--gin_param={each}" for each in [*FLOAT64, *SETTINGS])]) == 0
+  job = yaml.safe_load(file.read_text())["spec"]["replicatedJobs"][0]["template"]["spec"]
+  (container,) = job["template"]["spec"]["containers"]
+  variables = {each["name"]: each["value"] for each in container["env"]}
+  names = dict(zip(("10.77.0.1", "10.77.0.2"), variables["REPLICATOR_HOSTS"].split(","),
+                   strict=True))
+  with contextlib.ExitStack() as stack:
+    pods = []
+    for index, host in enumerate(hosts[:2]):
+      etc = pathlib.Path("/etc/netns", host)  # What `ip netns exec` shows as /etc.
+      etc.mkdir(parents=True)
+      stack.callback(shutil.rmtree, etc)
+      (etc / "hosts").write_text("".join(f"{each} {name}\n" for each, name in names.items()))
+      pods.append(stack.enter_context(subprocess.Popen(
+          ["ip", "netns", "exec", host, *container["command"]], cwd=ROOT, text=True,
+          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+          env={**os.environ, **variables, "JOB_COMPLETION_INDEX": str(index)})))
+      stack.callback(pods[-1].kill)
+    for pod in pods:
+      assert ended(pod, 0) == []
+  equals_one_process(tmp_path)
 
 
 @pytest.mark.slow

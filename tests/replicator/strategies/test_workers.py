@@ -1,6 +1,7 @@
 """Workers in processes of their own: as one process, killed, stuck, late, or started otherwise."""
 
 import json
+import socket
 
 import pytest
 
@@ -65,6 +66,20 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
       assert ended(only, 1) == [
           f"error: {absent} did not start within 2 seconds; start all processes of the run "
           "together, or set Replicator.join_timeout to more seconds"]
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_a_port_that_is_taken_is_named_by_all(tmp_path):
+  addresses = launch.tf_configs(2)[0]["cluster"]["worker"]
+  settings = [*FOREVER, "Replicator.join_timeout = 10.0"]
+  for index, address in enumerate(addresses):
+    with (socket.create_server(("", int(address.rpartition(":")[2]))),
+          running(tmp_path, settings, settings, addresses=addresses) as workers):
+      (said,) = ended(workers[index], 2)
+      assert said.startswith(f"error: TF_CONFIG: worker {index} cannot listen at {address}: ")
+      (said,) = ended(workers[1 - index], 1)
+      assert said.startswith(f"error: worker {index} ({address}) did not start within 10 seconds")
 
 
 @pytest.mark.slow
