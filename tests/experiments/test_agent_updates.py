@@ -156,7 +156,8 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
   descend(owned(other, "critic"),
           lambda: mean(BATCH.weight * (value(STATES, BATCH.action) - target) ** 2) / 2)
   assert_step(agent, other, {"critic": mean(BATCH.weight * losses), "value": mean(values)}, losses)
-  np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), act(STATES) + 0.3 * NOISE, rtol=1e-9)
+  np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), act(STATES) + 0.3 * NOISE,
+                             rtol=1e-9)
 
 
 def test_a_step_of_td3_is_that_of_algorithm_1(made):

@@ -66,7 +66,7 @@ class OrnsteinUhlenbeck:
     return noise
 
 
-@gin.configurable(denylist=["noise_size"])
+@gin.configurable
 @dataclasses.dataclass(frozen=True)
 class HeldNoise:
   """Noise that stays for some steps, so that in between an action is a function of the state.
@@ -89,7 +89,7 @@ class HeldNoise:
     return np.repeat(white[::self.steps], self.steps, axis=0)[:len(white)]
 
 
-@gin.configurable
+@gin.configurable(denylist=["noise_size"])
 @dataclasses.dataclass(frozen=True)
 class Exploration:
   """How an actor explores.
