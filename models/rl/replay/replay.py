@@ -200,7 +200,7 @@ class Replay(tf.Module):
             self.later(index, steps))
 
   def _observed(self, index: tf.Tensor) -> tf.Tensor:
-    """What the agent observed at places [n], with its stack: floatx `[n, *shape]`."""
+    """Observations at places [n], with their stacks: floatx `[n, *shape]`."""
     places = [index]
     for _ in range(self._stack - 1):
       before = self.later(places[0], -1)
