@@ -90,7 +90,8 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
   """
   seed, on_policy = random.seed_of("actor"), isinstance(replay, Rollouts)
   # A random action is none of the policy. Where gin binds `random_steps`, the run is refused.
-  exploration = Exploration(noise_size=noise_size, **({"random_steps": 0} if on_policy else {}))
+  exploration = (Exploration(random_steps=0, noise_size=noise_size) if on_policy else
+                 Exploration(noise_size=noise_size))
   has_noise = not (environments.discrete or on_policy)
   if not has_noise and (exploration.scales(environments.number) != 1).any():
     raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "

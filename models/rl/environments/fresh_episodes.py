@@ -19,5 +19,6 @@ class FreshEpisodes(gymnasium.Wrapper):
   def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
     """Makes the environment, and begins an episode with Gymnasium's `options`."""
     self.env.close()
+    assert self.env.spec is not None  # `Environments` makes all by name.
     self.env = self.env.spec.make()
     return self.env.reset(**options)
