@@ -195,7 +195,7 @@ class Replay(tf.Module):
             self.later(index, steps))
 
   def _observed(self, index: tf.Tensor) -> tf.Tensor:
-    """What the agent observed at places [n], with its stack: floatx `[n, *shape]`."""
+    """The observations of the agent at places [n], with its stack: floatx `[n, *shape]`."""
     places = [index]
     for _ in range(self._stack - 1):
       before = self.later(places[0], -1)
