@@ -18,7 +18,8 @@ class FreshEpisodes(gymnasium.Wrapper):
 
   def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
     """Makes the environment, and begins an episode with Gymnasium's `options`."""
+    spec = self.env.spec
+    assert spec is not None  # `Environments` makes all by their specifications.
     self.env.close()
-    assert self.env.spec is not None  # `Environments` makes all by name.
-    self.env = self.env.spec.make()
+    self.env = spec.make()
     return self.env.reset(**options)
