@@ -5,7 +5,7 @@
 Yin et al. 2024 (arXiv:2405.14867): distribution matching without pairs of noise and image, on two
 time scales (section 4.2). Three networks: the generator, the teacher, which knows the score of the
 data and stays as it is, and the fake score, which learns that of the generator's samples. Where
-there are images, a head on the fake score's features judges both (section 4.3).
+there are images, a head on the fake score's features learns which are samples (section 4.3).
 """
 
 import os

@@ -51,7 +51,7 @@ class Denoiser(keras.Model):
             + column * self.sigma_data * tf.math.rsqrt(total) * made)
 
   def features(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    """Features for the last layer of the network: `[n, ...], [n] -> [n, network.num_features]`."""
+    """The inputs of the network's last layer: `[n, ...], [n] -> [n, network.num_features]`."""
     return self.network.features(*self._scaled(x, sigma))
 
   def _scaled(self, x: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

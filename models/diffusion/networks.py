@@ -65,7 +65,7 @@ class DenoisingMLP(keras.Model):
     return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
 
   def features(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
-    """Features for the last layer: `[n, units]`."""
+    """The inputs of the last layer: `[n, units]`."""
     h, v = self.first(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), self.level(level)
     for layer in self.hidden:
       h += layer(tf.nn.silu(h + v))
