@@ -44,7 +44,8 @@ class Denoiser(keras.Model):
     self.built = True
 
   def call(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    column = _columns(sigma := tf.broadcast_to(sigma, tf.shape(x)[:1]), x)
+    sigma = tf.broadcast_to(sigma, tf.shape(x)[:1])
+    column = _columns(sigma, x)
     total = tf.square(column) + self.sigma_data ** 2
     made = self.network(*self._scaled(x, sigma))
     return (self.sigma_data ** 2 / total * x
