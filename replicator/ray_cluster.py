@@ -37,7 +37,9 @@ def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
     if wanted:
       check_answers(wanted)
     ray.init(log_to_driver=False, logging_level=logging.ERROR,
-             **({"address": wanted} if wanted else {"include_dashboard": False, **local}))
+             # Without an address, Ray would look for a cluster here, which may have gone.
+             **({"address": wanted} if wanted
+                else {"address": "local", "include_dashboard": False, **local}))
   except (OSError, ValueError) as error:
     written = needed_by if remote else f"RAY_ADDRESS={wanted}"
     raise UsageError(f"{written}: no cluster of Ray there ({error}); start one with 'ray start "
