@@ -4,7 +4,8 @@ import ctypes
 import json
 import os
 import signal
-import socket
+import socketserver
+import threading
 
 import pytest
 import tensorflow as tf
@@ -98,9 +99,17 @@ def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
-  with socket.create_server(("127.0.0.1", 0)) as other:  # The chief waits for it.
-    cluster = {"worker": ["a:1", f"127.0.0.1:{other.getsockname()[1]}"]}
-    check_note_and_handler(cluster, number, monkeypatch, capsys)
+  class Greeting(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+      self.request.sendall(b"\0\0\0\4")  # As gRPC does.
+
+  with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as other:  # The chief waits for it.
+    threading.Thread(target=other.serve_forever).start()
+    try:
+      check_note_and_handler({"worker": ["a:1", f"127.0.0.1:{other.server_address[1]}"]}, number,
+                             monkeypatch, capsys)
+    finally:
+      other.shutdown()
 
 
 def check_note_and_handler(cluster, number, monkeypatch, capsys):
