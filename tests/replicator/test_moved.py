@@ -141,7 +141,7 @@ def test_its_names_are_those_of_today_and_others_are_left_out(run, monkeypatch, 
 
 
 def test_it_can_be_compared_reported_and_run_again(run):
-  assert compare.main([str(run)]) == 0
+  assert compare.main([str(run), f"--output={run.parent / 'compare.html'}"]) == 0
   assert "Generator.width" in write_report(run).read_text()
   command = rerun.make_command(run, rerun.read_facts(run), run.parent / "again")
   assert command[1:] == ["-m", "experiments.logan", f"--gin_file={run}/config.gin",
