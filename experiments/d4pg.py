@@ -41,6 +41,8 @@ class D4PG(tf.Module):
     returns: makes the head of the critic: `CategoricalReturns` or `ExpectedReturns`.
     noise: standard deviation of the exploration, for actions in [-1, 1]: a number, or a schedule
       that counts environment steps.
+    clip_noise: whether noisy actions are clipped to [-1, 1]. If not, as in Acme's agent, only the
+      environment clips them, and the replay keeps them as they are.
     action_gradient_norm: maximum norm of the gradient of the value with respect to an action.
     policy: makes the network of the policy; it is made and called as `Policy` is.
     critic: makes that of the critic; it is made and called as `Critic` is.
@@ -49,12 +51,13 @@ class D4PG(tf.Module):
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                returns: Callable[[], CategoricalReturns | ExpectedReturns] = CategoricalReturns,
-               noise: schedules.Number = 0.3, action_gradient_norm: float = 1.0,
-               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
+               noise: schedules.Number = 0.3, clip_noise: bool = True,
+               action_gradient_norm: float = 1.0, policy: Callable[..., Any] = Policy,
+               critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, action_size = environments.observation_shape, environments.action_size
     self.returns = returns()
-    self.noise = noise
+    self.noise, self.clip_noise = noise, clip_noise
     self.action_gradient_norm = action_gradient_norm
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, action_size)
@@ -80,13 +83,10 @@ class D4PG(tf.Module):
 
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1).
-
-    Noise may take them out of [-1, 1]. The environment clips them, and the replay keeps them, so
-    that the critic learns on which side of a limit the value falls.
-    """
+    """Actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
     actions = self._action(self.normalizer(observations))
-    return actions + agents.scaled(tf.cast(noise, actions.dtype), self.noise, self.actor)
+    actions += agents.scaled(tf.cast(noise, actions.dtype), self.noise, self.actor)
+    return tf.clip_by_value(actions, -1.0, 1.0) if self.clip_noise else actions
 
   def _action(self, observations: tf.Tensor) -> tf.Tensor:
     return tf.tanh(self.policy(observations))

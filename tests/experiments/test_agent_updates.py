@@ -137,8 +137,8 @@ def test_a_step_of_sac_is_that_of_the_formulas(made, target_entropy):
 
 
 def test_a_step_of_d4pg_is_that_of_the_formulas(made):
-  agent, other = (made(d4pg.D4PG, returns=ExpectedReturns, action_gradient_norm=0.1)
-                  for _ in range(2))
+  agent, other = (made(d4pg.D4PG, returns=ExpectedReturns, action_gradient_norm=0.1,
+                       clip_noise=clips) for clips in (True, False))
   act = lambda states: tf.tanh(other.policy(states))
   value = lambda states, actions: other.critic(states, actions)[:, 0]
   with other.optimizers["policy"].averaged_weights():
@@ -156,8 +156,9 @@ def test_a_step_of_d4pg_is_that_of_the_formulas(made):
   descend(owned(other, "critic"),
           lambda: mean(BATCH.weight * (value(STATES, BATCH.action) - target) ** 2) / 2)
   assert_step(agent, other, {"critic": mean(BATCH.weight * losses), "value": mean(values)}, losses)
-  np.testing.assert_allclose(agent.act(BATCH.observation, NOISE), act(STATES) + 0.3 * NOISE,
-                             rtol=1e-9)
+  for each, limit in ((agent, 1.0), (other, np.inf)):
+    expected = np.clip(act(STATES) + 0.3 * NOISE, -limit, limit)
+    np.testing.assert_allclose(each.act(BATCH.observation, NOISE), expected, rtol=1e-9)
 
 
 def test_a_step_of_td3_is_that_of_algorithm_1(made):

@@ -1,5 +1,6 @@
 """A ZIP archive of image files, read where it lies."""
 
+import threading
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -51,8 +52,9 @@ class ZippedImages(EncodedImages):
     if not file.exists():
       raise UsageError(f"{setting}: no such file; write the path of a ZIP archive of images")
     self._files = [str(file)]
+    self._lock = threading.Lock()
     try:
-      self._archive = zipfile.ZipFile(file)  # Threads may read it at once.
+      self._archive = zipfile.ZipFile(file)
       listed = (self._archive.read(labels_lib.JSON)
                 if labels_lib.JSON in self._archive.namelist() else None)
     except (zipfile.BadZipFile, OSError, EOFError) as error:
@@ -82,7 +84,8 @@ class ZippedImages(EncodedImages):
 
   def read(self, index: int) -> bytes:
     """The content of the file; raises an error if its checksum is wrong."""
-    return self._archive.read(self._infos[index])
+    with self._lock:  # Python 3.11.2 checks the file's position, which reads in threads share.
+      return self._archive.read(self._infos[index])
 
   def facts(self) -> Sequence[np.ndarray]:
     """The names within the archive, and the checksums of the files."""
