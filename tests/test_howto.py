@@ -93,7 +93,7 @@ def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path)
   for block in pages.blocks_of(pages.ROOT / "docs/howto/agents.md"):
     if block.title or "my_wrappers" in block.text:
       (tmp_path / (block.title or "my_car.gin")).write_text(block.text)
-  (words,) = commands("agents", "Environments")
+  words, *_ = commands("agents", "Environments")
   typed(tmp_path, words, EAGER, f"--workdir={tmp_path / 'run'}", bindings=[
       *STEPS, "RateLimiter.start = 1100", "Exploration.random_steps = 1100",
       "train.eval_every = 4", "EpisodeEvaluator.episodes = 1",
