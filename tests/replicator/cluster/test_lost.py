@@ -3,14 +3,12 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
-from concurrent import futures
 
-import grpc
 import pytest
 
 from replicator.cluster import lost
 from replicator.errors import RunFailed
+from tests.programs.grpc_server import serving
 
 CLUSTER = {"worker": ["n1:1", "n2:2", "n3:3"]}
 ABORTED = "Collective ops is aborted by: "
@@ -41,18 +39,6 @@ def test_the_lost_process_is_named():
   assert said.startswith("worker 1 (n2:2) was started twice; start each process of the run once")
   assert lost.failure(f"{ABORTED}Error reported from /job:worker/task:0: {news}", CLUSTER) == (
       said, news)
-
-
-@contextlib.contextmanager
-def serving(port: int = 0) -> Iterator[int]:
-  """A server of gRPC, as TensorFlow's is; its port."""
-  server = grpc.server(futures.ThreadPoolExecutor(1))
-  port = server.add_insecure_port(f"127.0.0.1:{port}")
-  server.start()
-  try:
-    yield port
-  finally:
-    server.stop(None).wait()
 
 
 def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():

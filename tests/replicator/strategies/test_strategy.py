@@ -4,13 +4,12 @@ import ctypes
 import json
 import os
 import signal
-import socketserver
-import threading
 
 import pytest
 import tensorflow as tf
 
 from replicator.strategies import strategy
+from tests.programs.grpc_server import serving
 from tests.programs.processes import python
 from tests.programs.refusals import refusal
 
@@ -99,17 +98,8 @@ def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
-  class Greeting(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-      self.request.sendall(b"\0\0\0\4")  # As gRPC does.
-
-  with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as other:  # The chief waits for it.
-    threading.Thread(target=other.serve_forever).start()
-    try:
-      check_note_and_handler({"worker": ["a:1", f"127.0.0.1:{other.server_address[1]}"]}, number,
-                             monkeypatch, capsys)
-    finally:
-      other.shutdown()
+  with serving() as port:  # The chief waits for it.
+    check_note_and_handler({"worker": ["a:1", f"127.0.0.1:{port}"]}, number, monkeypatch, capsys)
 
 
 def check_note_and_handler(cluster, number, monkeypatch, capsys):
