@@ -5,6 +5,7 @@ All replicas and workers must call the same collectives in the same order, or a 
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Sequence
 
@@ -23,18 +24,18 @@ _meetings = itertools.count()
 _REMEDY = "must make the same calls in the same order"
 
 
-def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
+def check(worker: int, workers: int, examples: int | None = None) -> None:
   """Compares what this worker was started with to what the others were, before they train.
 
-  All workers must call it, with the number of examples that they see, if that is known. Returns
-  warnings: the clocks of two hosts may differ.
+  All workers must call it, with the number of examples that they see, if that is known. Each warns
+  if the clocks of two hosts differ.
 
   Raises:
     UsageError: a setting, the version of a package or the number of examples differs; all workers
       get the same line.
   """
   if workers == 1:
-    return []
+    return
   meeting = next(_meetings)
   mine = {"versions": versions(), "config": gin.config_str(max_line_length=10 ** 6),
           "examples": examples}
@@ -54,10 +55,9 @@ def check(worker: int, workers: int, examples: int | None = None) -> list[str]:
             f"{number}; start all processes with the same configuration, versions and data")
   times = [first["time"], *(each["time"] for each in others)]
   apart = max(times) - min(times)
-  if apart <= MAX_SECONDS:
-    return []
-  return [f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
-          "in logs are wrong"]
+  if apart > MAX_SECONDS:
+    print(f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
+          "in logs are wrong", file=sys.stderr, flush=True)
 
 
 def check_replicas(replicas: Sequence[StepContext]) -> None:

@@ -109,7 +109,7 @@ def train(make_step: Callable[[], Callable],
   replicator = Replicator()
   examples = inputs.size if isinstance(inputs, inputs_lib.ExampleSource) else None
   with replicator.lost_workers_named():
-    warnings = agreement.check(replicator.worker_id, replicator.num_pipelines, examples)
+    agreement.check(replicator.worker_id, replicator.num_pipelines, examples)
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(
@@ -132,8 +132,7 @@ def train(make_step: Callable[[], Callable],
     folder = pathlib.Path(place)
     origin, lines = (StartFrom(start_from).begin(step, replicator, folder) if start_from
                      else (None, []))
-    training = Training(replicator, step, inputs, context, evaluate, before_call,
-                        [*warnings, *lines])
+    training = Training(replicator, step, inputs, context, evaluate, before_call, lines)
     observer.current().prepared(training)
     facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
              "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,

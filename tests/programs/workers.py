@@ -19,13 +19,13 @@ SETTINGS = ["train.log_every = 1", "train.eval_every = 0", "Guard.action = 'off'
 
 @contextlib.contextmanager
 def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[str] = (),
-            hosts: Sequence[str] = (), kinds: Sequence[str] = (),
+            hosts: Sequence[str] = (), kinds: Sequence[str] = (), paths: Sequence[object] = (),
             command: Sequence[str] = ("tests.programs.fragile",)
             ) -> Iterator[list[subprocess.Popen]]:
   """Runs a worker with further settings `of_each`; None in their place starts none.
 
-  `hosts` are network namespaces, one for each. With `kinds`, such as ("chief", "worker"), they are
-  not all workers.
+  `hosts` are network namespaces, and `paths` what each may import besides, one for each. With
+  `kinds`, such as ("chief", "worker"), they are not all workers.
   """
   addresses = addresses or launch.tf_configs(len(of_each))[0]["cluster"]["worker"]
   cluster: dict[str, list[str]] = {}
@@ -34,13 +34,14 @@ def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[
     cluster.setdefault(kind, []).append(address)
   tasks = [(kind, index) for kind, each in cluster.items() for index in range(len(each))]
   for index, settings in enumerate(of_each):
+    path = {"PYTHONPATH": f"{paths[index]}:{ROOT}"} if paths else {}
     task = dict(zip(("type", "index"), tasks[index], strict=True))
     config = json.dumps({"cluster": cluster, "task": task})
     processes.append(settings is not None and subprocess.Popen(
         [sys.executable, "-m", *command, f"--workdir={workdir}",
          *(f"--gin_param={each}" for each in [*SETTINGS, *(settings or ())])],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "TF_CONFIG": config},
+        env={**os.environ, "TF_CONFIG": config, **path},
         preexec_fn=functools.partial(enter, hosts[index]) if hosts else None))
   try:
     yield [process for process in processes if process]

@@ -1,5 +1,6 @@
 """Workers in processes of their own: as one process, killed, stuck, late, or started otherwise."""
 
+import importlib.metadata
 import json
 import socket
 
@@ -10,6 +11,7 @@ from replicator.app import config
 from tests.programs import fragile
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
+from tests.programs.processes import SECONDS
 from tests.programs.workers import ended, has_logged, running
 
 FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
@@ -90,3 +92,30 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
       assert ended(worker, 2) == [
           "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
           "the same configuration, versions and data"]
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_version_is_refused_by_all(tmp_path):
+  folder = tmp_path / "other" / "gin_config-9.9.dist-info"
+  folder.mkdir(parents=True)
+  (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gin-config\nVersion: 9.9\n")
+  with running(tmp_path, FOREVER, FOREVER, paths=[tmp_path, folder.parent]) as workers:
+    for worker in workers:
+      assert ended(worker, 2) == [
+          f"error: gin-config is {importlib.metadata.version('gin-config')} on worker 0, and 9.9 "
+          "on worker 1; start all processes with the same configuration, versions and data"]
+
+
+@pytest.mark.slow
+def test_all_warn_when_the_clock_of_one_is_wrong(tmp_path):
+  (tmp_path / "late").mkdir()
+  (tmp_path / "late" / "sitecustomize.py").write_text(
+      "import time\nright = time.time\ntime.time = lambda: right() - 100.0\n")
+  settings = ["train.steps = 2", "train.global_batch_size = 2"]
+  with running(tmp_path / "run", settings, settings,
+               paths=[tmp_path, tmp_path / "late"]) as workers:
+    said = [worker.communicate(timeout=SECONDS)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+  for output in said:
+    assert ("warning: the clocks of the workers are 100 seconds apart; set them, or times in logs "
+            "are wrong") in output
