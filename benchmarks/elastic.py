@@ -37,7 +37,7 @@ TIMES = ("seconds", "data_wait")
 
 def command(workdir: pathlib.Path, strategy: str) -> list[str]:
   """The words that train."""
-  steps = 20 * FLAGS.events  # More than are trained before the last event.
+  steps = 60 * FLAGS.events  # More than are trained before the last event.
   settings = [*SETTINGS, f"train.steps = {steps}", f"Replicator.strategy = '{strategy}'"]
   return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
           f"--workdir={workdir}", *(f"--gin_param={each}" for each in settings)]

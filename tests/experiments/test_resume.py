@@ -1,4 +1,4 @@
-"""A digits run that is killed again and again equals an undisturbed one, byte for byte."""
+"""A run that is killed again and again equals an undisturbed one, byte for byte."""
 
 import contextlib
 import pathlib
@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -20,38 +21,68 @@ from tests.programs.logs import rows
 pytestmark = pytest.mark.slow
 
 HANG_SECONDS = 600
-SETTINGS = [
-    "train.log_every = 10", "train.eval_every = 40", "train.checkpoint_every = 4",
-    "train.global_batch_size = 16", "DCGANGenerator.width = 8", "DCGANDiscriminator.width = 8",
-    "SampleQuality.num_samples = 100"]
-ONE_DEVICE = ["train.steps = 120"]
-TWO_PROCESSES = ["train.steps = 80", "Replicator.strategy = 'multi_worker_mirrored'"]
-LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2", "--"]
 
 
-def command(workdir: pathlib.Path, bindings: list[str]) -> list[str]:
-  launcher = LAUNCH if bindings == TWO_PROCESSES else []
-  return [*launcher, sys.executable, "-m", "experiments.gan",
-          "--gin_file=configs/dcgan_digits.gin", f"--workdir={workdir}",
-          *(f"--gin_param={setting}" for setting in [*SETTINGS, *bindings])]
+class Run(NamedTuple):
+  """A short training, how it is started, and how often it is killed."""
+
+  experiment: str
+  file: str
+  bindings: list[str]
+  launcher: Sequence[str] = ()
+  kills: int = 3
+
+  def command(self, workdir: pathlib.Path) -> list[str]:
+    return [*self.launcher, sys.executable, "-m", f"experiments.{self.experiment}",
+            f"--gin_file=configs/{self.file}.gin", f"--workdir={workdir}",
+            *(f"--gin_param={binding}" for binding in [*COMMON, *self.bindings])]
 
 
-def finish(workdir: pathlib.Path, bindings: list[str]) -> str:
+COMMON = ["train.steps = 80", "train.log_every = 10", "train.eval_every = 40",
+          "train.checkpoint_every = 4", "train.steps_per_call = 2", "train.global_batch_size = 16",
+          "Replicator.jit_compile = False"]
+_GAN = ["DCGANGenerator.width = 8", "DCGANDiscriminator.width = 8",
+        "SampleQuality.num_samples = 100"]
+RUNS = {
+    "gan": Run("gan", "dcgan_digits", _GAN),
+    "gan in two processes": Run(
+        "gan", "dcgan_digits", [*_GAN, "Replicator.strategy = 'multi_worker_mirrored'"],
+        [sys.executable, "-m", "replicator.launch", "--workers=2", "--"], kills=2),
+    # Images of the pool, and the order of both domains.
+    "cyclegan": Run("cyclegan", "cyclegan_shapes16", [
+        "Shapes.size = 200", "CycleGANGenerator.width = 4", "CycleGANGenerator.blocks = 1",
+        "PatchDiscriminator.width = 4", "train.global_batch_size = 4"]),
+    # Codes that the replicas count, and restart.
+    "vqgan": Run("vqgan", "vqgan_shapes32", [
+        "VQGAN.quantizer = @Codebook", "Codebook.num_codes = 16", "Shapes.size = 200",
+        "VQGANAutoencoder.width = 4", "PatchDiscriminator.width = 4", "FeatureMetrics.metrics = []",
+        "train.global_batch_size = 4"]),
+    # A teacher with a center.
+    "self_supervision": Run("self_supervision", "self_supervision_digits", [
+        "SelfSupervision.loss = @DINO", "ResNet.width = 0.25"]),
+    "domain_adaptation": Run("domain_adaptation", "domain_adaptation_digits", [
+        "DomainAdaptation.adaptation_start = 20"]),
+    # An update of three, and averaged weights.
+    "dmd2": Run("dmd2", "dmd2_gaussians", [
+        "DenoisingMLP.units = 8", "generator/wrap_optimizer.every = 3"]),
+    "maml": Run("maml", "maml_sinusoids", ["maml.new_tasks = 10"])}
+
+
+def finish(run: Run, workdir: pathlib.Path) -> str:
   """Runs to the end; returns stdout."""
-  done = subprocess.run(command(workdir, bindings), capture_output=True, text=True,
-                        timeout=HANG_SECONDS)
+  done = subprocess.run(run.command(workdir), capture_output=True, text=True, timeout=HANG_SECONDS)
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
 
-def kill(workdir: pathlib.Path, bindings: list[str], moment: random.Random) -> bool:
+def kill(run: Run, workdir: pathlib.Path, moment: random.Random) -> bool:
   """Starts the run, and kills it at some moment after its next checkpoint.
 
   Returns:
     False if the run ended before, because this process was too slow to kill it.
   """
   saved = newest(workdir)
-  with subprocess.Popen(command(workdir, bindings), stdout=subprocess.DEVNULL,
+  with subprocess.Popen(run.command(workdir), stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL) as process:
     while process.poll() is None and newest(workdir) == saved:
       time.sleep(0.005)
@@ -71,26 +102,25 @@ def left(workdir: pathlib.Path) -> dict:
       "variables": {path: (value.dtype, value.shape, value.tobytes())
                     for path, value in checkpoint.read(workdir / "checkpoints").items()},
       "metrics": rows(workdir),
-      "samples": {file.name: file.read_bytes() for file in (workdir / "samples").iterdir()},
+      "samples": {file.name: file.read_bytes() for file in workdir.glob("samples/*")},
       "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}
 
 
-@pytest.mark.parametrize("bindings, kills", [(ONE_DEVICE, 3), (TWO_PROCESSES, 2)],
-                         ids=["one device", "two processes"])
+@pytest.mark.parametrize("name", RUNS)
 @in_a_fork
-def test_a_run_that_is_killed_equals_one_that_is_not(bindings, kills, tmp_path):
-  finish(tmp_path / "whole", bindings)
+def test_a_run_that_is_killed_equals_one_that_is_not(name, tmp_path):
+  run = RUNS[name]
+  finish(run, tmp_path / "whole")
   expected = left(tmp_path / "whole")
-  steps = newest(tmp_path / "whole")
-  assert [row["step"] for row in expected["metrics"]] == list(range(0, steps + 1, 10))
-  assert f"step-{steps:08d}.png" in expected["samples"]
+  assert [row["step"] for row in expected["metrics"]] == [*range(0, 81, 10)]
+  assert name == "maml" or "step-00000080.png" in expected["samples"]
   moment = random.Random(0)
   killed, runs = 0, 0
-  while killed < kills:  # One run as a rule, another one if that ends before.
+  while killed < run.kills:  # One run as a rule, another one if that ends before.
     workdir = tmp_path / f"killed-{runs}"
-    while killed < kills and kill(workdir, bindings, moment):
+    while killed < run.kills and kill(run, workdir, moment):
       killed += 1
-    assert "resumed at step" in finish(workdir, bindings)
+    assert "resumed at step" in finish(run, workdir)
     found = left(workdir)
     for what in expected:
       assert found[what] == expected[what], what
