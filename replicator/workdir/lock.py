@@ -5,10 +5,11 @@ file, so the system releases it when the process ends, even by a crash: a file t
 locks nobody out. On NFS the server keeps the lock, so that it holds between machines; a server that
 lost a client releases its locks after the lease, about 90 s. Reading takes no lock.
 
-On a file system without locks, and on an object store, the file itself is the lock, a `Claim`: only
-one process can make it, and it removes it at its end. If that process was of this machine and is
-gone, the next one takes the file over. Whether a process of another machine lives, nobody can know:
-then `--take_over` says so. An owner that still lives notices at its next checkpoint, and ends.
+On a file system without locks that other machines see, and on an object store, the file itself is
+the lock, a `Claim`: only one process can make it, and it removes it at its end. If that process was
+of this machine and is gone, the next one takes the file over. Whether a process of another machine
+lives, nobody can know: then `--take_over` says so. An owner that still lives notices at its next
+checkpoint, and ends.
 """
 
 import contextlib
@@ -36,6 +37,10 @@ FILE = ".owner"
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = pathlib.Path("/proc/self/mountinfo")
+# File systems of several machines, and options of NFS, SMB and Lustre, whose locks hold on one.
+_LOCAL_LOCKS = {"fuse", "virtiofs", "nolock", "local_lock=all", "local_lock=flock", "nobrl",
+                "localflock"}
 _CLAIM_SECONDS = 1.0  # Between two looks at a claim; another process replaces it in less.
 _open: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 _claims: dict[pathlib.Path, "Claim"] = {}
@@ -110,7 +115,10 @@ def confirm(workdir: pathlib.Path) -> None:
 
 
 def _locked(file: io.FileIO, workdir: pathlib.Path) -> bool:
-  """Locks the file; False if its file system has no locks."""
+  """Locks the file; False if its file system has no locks, or none that other machines see."""
+  if _locks_are_local(file):
+    return False
+
   def holder() -> str:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,6 +132,18 @@ def _locked(file: io.FileIO, workdir: pathlib.Path) -> bool:
   except OSError:
     return False
   return True
+
+
+def _locks_are_local(file: io.FileIO) -> bool:
+  """Whether a file system that may be shared keeps its locks on this machine; Linux only."""
+  device = os.fstat(file.fileno()).st_dev
+  name = f"{os.major(device)}:{os.minor(device)}"
+  mounts = _MOUNTS.read_text().splitlines() if _MOUNTS.exists() else []
+  for fields in (line.split() for line in mounts):
+    kind, _, options = fields[fields.index("-") + 1:]
+    if fields[2] == name:
+      return not _LOCAL_LOCKS.isdisjoint([kind.partition(".")[0], *options.split(",")])
+  return False
 
 
 def _wait_for(holder: Callable[[], str], workdir: str, poll_seconds: float) -> None:

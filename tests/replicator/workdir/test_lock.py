@@ -161,6 +161,24 @@ def test_without_locks_the_file_is_the_lock(tmp_path):
   lock.confirm(tmp_path)  # Nobody asks any more.
 
 
+@pytest.mark.usefixtures("no_patience")
+@pytest.mark.parametrize("kind, options, is_claimed", [
+    ("ext4", "rw", False), ("nfs4", "rw,vers=4.2,local_lock=none", False),
+    ("fuse.sshfs", "rw,user_id=0", True), ("virtiofs", "rw", True), ("cifs", "rw,nobrl", True),
+    ("nfs", "rw,nolock,local_lock=all", True), ("lustre", "rw,localflock", True)])
+def test_where_other_machines_do_not_see_locks_the_file_is_the_lock(
+    kind, options, is_claimed, tmp_path, monkeypatch):
+  device = tmp_path.stat().st_dev
+  place = f"{os.major(device)}:{os.minor(device)}"
+  (tmp_path / "mounts").write_text(
+      "22 27 0:4321 / /proc rw,relatime - proc proc rw\n"
+      f"43 27 {place} / {tmp_path} rw shared:1 - {kind} server {options}\n")
+  monkeypatch.setattr(lock, "_MOUNTS", tmp_path / "mounts")
+  with lock.owned(tmp_path), pytest.raises(UsageError, match="is in use by"):
+    lock.check(tmp_path)
+  assert (tmp_path / lock.FILE).exists() != is_claimed
+
+
 @pytest.mark.usefixtures("no_locks")
 def test_a_claim_of_a_process_that_is_gone_is_taken_over(tmp_path, capsys):
   with subprocess.Popen(["true"]) as gone:
