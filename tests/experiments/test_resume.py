@@ -65,7 +65,15 @@ RUNS = {
     # An update of three, and averaged weights.
     "dmd2": Run("dmd2", "dmd2_gaussians", [
         "DenoisingMLP.units = 8", "generator/wrap_optimizer.every = 3"]),
-    "maml": Run("maml", "maml_sinusoids", ["maml.new_tasks = 10"])}
+    "maml": Run("maml", "maml_sinusoids", ["maml.new_tasks = 10"]),
+    # A policy that remembers, and sequences of a replay that is full.
+    "world_model": Run("world_model", "world_model_pendulum", [
+        "Environments.number = 2", "Environments.episode_steps = 25", "RateLimiter.start = 60",
+        "RateLimiter.samples_per_insert = 4", "Exploration.random_steps = 40",
+        "Replay.capacity = 80", "SequenceReplay.length = 4", "Dreamer.horizon = 3",
+        "RSSM.deterministic = 8", "RSSM.latents = 3", "RSSM.classes = 4", "RSSM.units = 8",
+        "NormalizedMLP.units = 8", "WorldModel.embedding = 8", "TwoHot.bins = 11",
+        "EpisodeEvaluator.episodes = 2", "EpisodeEvaluator.picture = True"])}
 
 
 def finish(run: Run, workdir: pathlib.Path) -> str:
