@@ -68,7 +68,8 @@ def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
                           "experiments.logan": "eval/classifier_frechet_distance",
                           "experiments.r3gan": "eval/mode_divergence",
                           "experiments.maml": "eval/maml_1",
-                          "experiments.d4pg": "eval/return"}[sweep.experiment]
+                          "experiments.d4pg": "eval/return",
+                          "experiments.sac": "eval/return"}[sweep.experiment]
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if begin(path) in OTHERS],

@@ -45,15 +45,19 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
     An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
-    UsageError: `every` is below 1; the variables are missing, are not Keras variables, or come
+    UsageError: `every` or `ema_every` is below 1; `ema_start` or `ema_every` is given without
+      `ema_decay`; the variables are missing, are not Keras variables, or come
       twice; or the optimizer has a Keras option that would change the training on several replicas
       (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this
       function replaces (`use_ema`, `loss_scale_factor`).
   """
   check_options(optimizer)
   owned = owned_variables.checked(optimizer.name, variables)
+  at_least_one("wrap_optimizer", every=every, ema_every=ema_every)
+  if ema_decay is None and (ema_start, ema_every) != (0, 1):
+    raise UsageError("wrap_optimizer.ema_start and ema_every have no effect without ema_decay; set "
+                     "it, or leave them out")
   averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
-  at_least_one("wrap_optimizer", every=every)
   return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every)
 
 

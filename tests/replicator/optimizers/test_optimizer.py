@@ -248,6 +248,12 @@ def test_every_third_call_makes_an_update_on_all_replicas(float64, synchronous):
     wrap_optimizer(K.SGD(0.1), variables, every=0)
 
 
+@pytest.mark.parametrize("setting", [{"ema_every": 2}, {"ema_start": 1}])
+def test_averages_that_nobody_keeps_have_no_settings(setting):
+  with pytest.raises(UsageError, match="ema_start and ema_every have no effect without ema_decay"):
+    wrap_optimizer(K.SGD(0.1), small.make_variables(), **setting)
+
+
 # ---- Gradients that are not finite ---------------------------------------------------------------
 
 
