@@ -81,15 +81,29 @@ class WorkdirWriter:
     return True
 
   def config(self, evaluated: bool = True) -> list[str]:
-    """Writes `config.gin` after the first step; see `operative.after_first_step`."""
+    """Writes `config.gin` after the first step; see `operative.after_first_step`.
+
+    Returns lines for the user, also on code that a resumed run has changed.
+    """
     found = {each.key: each for each in statements.last_read() if not each.is_record}
     # The name, the value and the place of each statement that set a value, the last one of each.
     self.note("settings", [[each.name, repr(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
+    lines += self._code_changes() if self._resumed else []
     with self._events.as_default(0):
       text = (self.workdir / "config.gin").read_text()
       tf.summary.text("config", "".join(f"    {line}\n" for line in text.splitlines()))
     return lines
+
+  def _code_changes(self) -> list[str]:
+    """Lines on other code than that of the run so far, which may compute other numbers."""
+    before, now = self.facts["resumed"][-1]["before"], self.facts
+    pairs = {name: (before[name], now[name]) for name in ("git_commit", "replicator_commit")
+             if name in before}
+    for name, version in before.get("versions", {}).items():
+      pairs[f"version of {name}"] = (version, now["versions"].get(name))
+    return [f"changed: {name} = {new}, was {old}" for name, (old, new) in pairs.items()
+            if old != new]
 
   def report(self, ended: str | None = None) -> str:
     """Writes `report.html` of a run that `ended` so or, unless the last was too recent, goes on.

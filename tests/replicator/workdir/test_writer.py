@@ -181,6 +181,19 @@ def test_changes_of_the_code_are_kept_also_those_of_a_resumed_run(tmp_path, monk
   assert (tmp_path / "changes.diff").read_bytes() == b"three"
 
 
+def test_a_resumed_run_says_that_its_code_is_another(tmp_path, monkeypatch):
+  def lines(commit: str, keras: str, first_step: int) -> list[str]:
+    monkeypatch.setattr(provenance, "code_of", lambda file: provenance.Code(commit))
+    monkeypatch.setattr(provenance, "versions", lambda: {"numpy": "2.1", "keras": keras})
+    return [line for line in WorkdirWriter(tmp_path, FACTS, first_step).config()
+            if line.startswith("changed: ")]
+
+  assert lines("c0ffee", "3.12", 0) == lines("c0ffee", "3.12", 5) == []
+  assert lines("decade", "3.15", 10) == [
+      "changed: git_commit = decade, was c0ffee", "changed: version of keras = 3.15, was 3.12"]
+  assert lines("decade", "3.15", 15) == []
+
+
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   record = WorkdirWriter(tmp_path, FACTS)
   for method, is_new in (("by ear", True), ("by ear", False), ("by eye", True)):
