@@ -20,7 +20,7 @@ from replicator.training.training_function import TrainingFunction
 _ENVIRONMENTS = types.SimpleNamespace(
     name="random", number=1, observation_shape=(problem.OBSERVATION_SIZE,),
     observation_dtype="float32", action_size=problem.ACTION_SIZE, discrete=False,
-    episode_steps=1)
+    episode_steps=1, stack=1)
 
 
 class Learner:

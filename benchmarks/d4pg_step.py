@@ -11,6 +11,7 @@ steps. The networks are those of Acme; observations have 24 numbers, actions 6, 
   keras    `benchmarks.d4pg_keras`, plain Keras 3 in a tf.function, replay in NumPy
   pytorch  `benchmarks.d4pg_torch`, compiled, with fused Adam, replay in NumPy
   jax      `benchmarks.d4pg_jax`, jitted: 10 steps in a call, replay in arrays of the device
+  products `benchmarks.d4pg_products`, the matrix products of a step alone, under XLA as ours
 
 Contenders whose package is not installed are skipped. Each one is a process of its own, and they
 take turns. The table has medians over the turns, and ratios of these medians.
@@ -42,14 +43,14 @@ flags.DEFINE_integer("steps", 50, f"Steps of one turn; a multiple of {problem.ST
 flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
                      lower_bound=1)
 flags.DEFINE_bool("check", False, "Compare what the contenders compute, not their speed.")
-turns.define_flags(["ours", "no_xla", "keras", "pytorch", "jax"])
+turns.define_flags(["ours", "no_xla", "keras", "pytorch", "jax", "products"])
 flags.DEFINE_string("results", None, "With --check and --contender: the file to write.")
 flags.register_validator("steps", lambda steps: steps % problem.STEPS_PER_CALL == 0,
                          f"must be a multiple of {problem.STEPS_PER_CALL}")
 
 _PACKAGES = {"ours": "tensorflow", "keras": "tensorflow", "pytorch": "torch", "jax": "jax"}
 _MODULES = {"ours": "d4pg_ours", "no_xla": "d4pg_ours", "keras": "d4pg_keras",
-            "pytorch": "d4pg_torch", "jax": "d4pg_jax"}
+            "pytorch": "d4pg_torch", "jax": "d4pg_jax", "products": "d4pg_products"}
 _UPDATES = 3  # Updates of --check. Later ones amplify rounding errors.
 
 
@@ -109,6 +110,7 @@ def main(argv: list[str]) -> None:
   if FLAGS.check:
     check(names)
     return
+  names += ["products"] * (FLAGS.replicas == 1)
   turns.compare("benchmarks.d4pg_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.steps, unit="steps",
                 title=f"D4PG learner, batch {problem.BATCH_SIZE}, replicas: {FLAGS.replicas}, "
