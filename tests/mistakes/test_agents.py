@@ -61,7 +61,7 @@ SETTINGS = [  # The program, a binding, and the rest of the line, or all of it.
     (sac, "Policy.sizes = ()", ": write one or more"),
     (sac, "Normalizer.limit = 0", ": must be above 0"),
     (sac, "critics/wrap_optimizer.ema_decay = None", ": an agent's target networks are ..."),
-    (d4pg, "wrap_optimizer.ema_decay = None", "critic/wrap_optimizer.ema_decay = None: an ag..."),
+    (d4pg, "wrap_optimizer.ema_decay = None", "wrap_optimizer.ema_start and ema_every have no ..."),
     (dqn, "DQN.epsilon = 1.5", ": must be from 0 to 1"),
     (dqn, "Exploration.scale = 0.5", ": ..., and its noise must have the scale 1"),
     (ppo, "Exploration.scale = 0.5", ": ..., and its noise must have the scale 1"),
