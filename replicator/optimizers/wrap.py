@@ -46,10 +46,10 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
 
   Raises:
     UsageError: `every` or `ema_every` is below 1; `ema_start` or `ema_every` is given without
-      `ema_decay`; the variables are missing, are not Keras variables, or come
-      twice; or the optimizer has a Keras option that would change the training on several replicas
-      (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this
-      function replaces (`use_ema`, `loss_scale_factor`).
+      `ema_decay`; the variables are missing, are not Keras variables, or come twice; or the
+      optimizer has a Keras option that would change the training on several replicas (`clipnorm`,
+      `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
+      (`use_ema`, `loss_scale_factor`).
   """
   check_options(optimizer)
   owned = owned_variables.checked(optimizer.name, variables)

@@ -140,7 +140,7 @@ def _locks_are_local(file: io.FileIO) -> bool:
   name = f"{os.major(device)}:{os.minor(device)}"
   mounts = _MOUNTS.read_text().splitlines() if _MOUNTS.exists() else []
   for fields in (line.split() for line in mounts):
-    kind, _, options = fields[fields.index("-") + 1:]
+    kind, options = fields[fields.index("-") + 1], fields[-1]
     if fields[2] == name:
       return not _LOCAL_LOCKS.isdisjoint([kind.partition(".")[0], *options.split(",")])
   return False
