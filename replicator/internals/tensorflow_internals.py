@@ -60,7 +60,8 @@ def exchange(name: str, text: str, process: int, processes: int, seconds: float 
   run.set_config_key_value(f"{name}/{process}", text)
   texts = [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds))
            for i in range(processes)]
-  meet(name, seconds)
+  with contextlib.suppress(tf.errors.UnavailableError):  # The leader has met all, and has ended.
+    meet(name, seconds)
   return texts
 
 
