@@ -62,6 +62,8 @@ RUNS = {
         "SelfSupervision.loss = @DINO", "ResNet.width = 0.25"]),
     "domain_adaptation": Run("domain_adaptation", "domain_adaptation_digits", [
         "DomainAdaptation.adaptation_start = 20"]),
+    "diffusion": Run("diffusion", "diffusion_digits", [
+        "DenoisingMLP.units = 8", "SampleQuality.num_samples = 100"]),
     # An update of three, and averaged weights.
     "dmd2": Run("dmd2", "dmd2_gaussians", [
         "DenoisingMLP.units = 8", "generator/wrap_optimizer.every = 3"]),
