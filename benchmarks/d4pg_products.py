@@ -16,12 +16,12 @@ from benchmarks.d4pg_problem import ACTION_SIZE, BATCH_SIZE, NUM_ATOMS, OBSERVAT
 _KEEPS = 1e-6  # Share of a product in what the next step reads, so that none can be left out.
 
 
-def make_steps(rows: Rows, jit_compile: bool = True) -> Callable[[], float]:
+def make_steps(rows: Rows) -> Callable[[], float]:
   """A function that takes `STEPS_PER_CALL` steps, and returns a number of the last one."""
   policy = _weights([OBSERVATION_SIZE, *problem.POLICY_SIZES, ACTION_SIZE])
   critic = _weights([OBSERVATION_SIZE + ACTION_SIZE, *problem.CRITIC_SIZES, NUM_ATOMS])
 
-  @tf.function(jit_compile=jit_compile, autograph=False)
+  @tf.function(jit_compile=True, autograph=False)
   def steps(state: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
     return tf.while_loop(lambda i, _: i < problem.STEPS_PER_CALL,
                          lambda i, state: (i + 1, _step(state)), [0, state])[1]
@@ -45,8 +45,8 @@ def _weights(sizes: list[int]) -> list[tf.Tensor]:
 def _step(state: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
   policy, critic, target_policy, target_critic, (x,) = state
   *_, next_action = _forward(target_policy, x)
-  *_, goal = _forward(target_critic, tf.concat([x, next_action], 1))
   with_action = tf.concat([x, next_action], 1)
+  *_, goal = _forward(target_critic, with_action)
   *inputs, logits = _forward(critic, with_action)
   critic_gradients = _backward(critic, inputs, logits - goal)
   *policy_inputs, action = _forward(policy, x)
