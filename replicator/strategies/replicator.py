@@ -18,6 +18,7 @@ from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
 from replicator.strategies import agreement, parameter_server, stuck
 from replicator.strategies import strategy as strategies
+from replicator.tracing import graphs
 from replicator.tracing.trainable import ByTrainable
 
 Step = Callable[..., Nest]
@@ -75,15 +76,14 @@ class Replicator:
                join_timeout: float = 600.0, stuck_timeout: float | None = None):
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
-    # This optimization of TensorFlow's graphs (2.21) loses the order of an update and a loop behind
-    # it, which reads old weights at random: those of the micro-batches of the next update.
-    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
+    self.is_async = strategy == "parameter_server"
+    if self.is_async:  # The threads of its workers read the option before a step is traced.
+      graphs.keep_order()
     self.name = strategy
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica, cluster,
                                     servers, worker_timeout, join_timeout)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
-    self.is_async = strategy == "parameter_server"
     self.jit_compile = jit_compile
     self._compiles_whole = jit_compile and self.num_replicas == 1
     self._compiles_parts = jit_compile and self.num_replicas > 1
@@ -249,6 +249,8 @@ class Replicator:
       agreement.check_replicas(replicas)
       raise
     agreement.check_replicas(replicas)
+    if graphs.has_loop(tf.compat.v1.get_default_graph()):
+      graphs.keep_order()
     self._collectives = replicas[0].collectives
     return outputs
 
