@@ -187,13 +187,14 @@ def is_fetched(value: Any) -> bool:
 
 def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> list[tf.Graph]:
   """The graphs of the functions that one operation of a graph calls; None for all operations."""
-  names = None
-  if operation is not None:
-    attributes = operation.node_def.attr.values()
-    names = {function.name for attribute in attributes
-             for function in (attribute.func, *attribute.list.func)}
-  return [function.graph for name, function in graph._functions.items()
-          if getattr(function, "graph", None) and (names is None or name in names)]
+  named = {name: function.graph for name, function in graph._functions.items()
+           if getattr(function, "graph", None)}
+  if operation is None or not named:  # Attributes take time to read.
+    return list(named.values())
+  attributes = operation.node_def.attr.values()
+  names = {function.name for attribute in attributes
+           for function in (attribute.func, *attribute.list.func)}
+  return [called for name, called in named.items() if name in names]
 
 
 def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 from absl import logging
 
 from models.metrics.distances.checks import checked_pair, same_dimensions
@@ -85,7 +84,7 @@ def _distance(mean1: np.ndarray, factor1: np.ndarray,
   for singular covariances, where the root of C1 C2 loses half of the digits.
   """
   gap = mean1 - mean2
-  roots = scipy.linalg.svdvals(factor1.T @ factor2)
+  roots = np.linalg.svd(factor1.T @ factor2, compute_uv=False)
   # Rounding may give equal sets -1e-13.
   return max(float(gap @ gap + np.sum(factor1 ** 2) + np.sum(factor2 ** 2) - 2 * np.sum(roots)), 0)
 
@@ -93,8 +92,8 @@ def _distance(mean1: np.ndarray, factor1: np.ndarray,
 def _factor(covariance: np.ndarray) -> np.ndarray:
   """F with F F^T = C: [d, d] -> [d, d], or [d, rank] for a singular one."""
   with contextlib.suppress(np.linalg.LinAlgError):
-    return scipy.linalg.cholesky(covariance, lower=True)
-  values, vectors = scipy.linalg.eigh(covariance)
+    return np.linalg.cholesky(covariance)
+  values, vectors = np.linalg.eigh(covariance)
   kept = values > values[-1] * len(values) * np.finfo(np.float64).eps  # The others are rounding.
   return vectors[:, kept] * np.sqrt(values[kept])
 
