@@ -23,12 +23,6 @@ def column(*numbers: float) -> np.ndarray:
   return np.array(numbers, np.float32)[:, np.newaxis]
 
 
-def test_actions_without_bounds_are_refused(scripted):
-  scripted(bound=np.inf)
-  with pytest.raises(UsageError, match="have no bounds"):
-    Environments("Scripted-v0")
-
-
 def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
   environments = Environments("CartPole-v1", 2)
   assert (environments.discrete, environments.action_size) == (True, 2)
@@ -41,7 +35,8 @@ def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
     ("TransformObservation", gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
      "do not make a vector of fixed length"),
     ("TransformAction", gymnasium.spaces.MultiBinary(3),
-     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such")])
+     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such"),
+    ("TransformAction", gymnasium.spaces.Box(-1.0, np.inf, [1]), "have no bounds")])
 def test_spaces_that_no_agent_can_use_are_refused(scripted, monkeypatch, transform, space, words):
   scripted()
   original, wrapper = gymnasium.make, getattr(gymnasium.wrappers, transform)
@@ -129,12 +124,6 @@ def test_the_games_of_atari_say_how_to_install_them(monkeypatch, missing, word):
   with pytest.raises(UsageError, match=rf"needs {word}, .* pip install -e '\.\[atari\]'"):
     Environments("ale_py:ALE/Pong-v5", kwargs={"frameskip": 1},
                  wrappers={"gymnasium.wrappers:AtariPreprocessing": {}})
-
-
-def test_an_action_is_taken_at_least_once():
-  with pytest.raises(UsageError, match=r"ActionRepeat.repeat = 0: must be at least 1"):
-    Environments("Pendulum-v1", wrappers={
-        "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}})
 
 
 def test_actions_are_scaled_to_the_bounds_and_kept_in_them(scripted):
