@@ -40,6 +40,7 @@ from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification.resnet import ResNet
 from models.vision.images.image_source import hold_out
+from models.vision.images.labels import from_csv, from_json
 from models.vision.self_supervision import losses
 from tests.programs.refusals import refusal
 
@@ -81,6 +82,9 @@ SETTINGS = [
     (of(Augmentation, hue=0.6), "Augmentation.hue = 0.6: must be in [0, 0.5]"),
     (of(Augmentation, contrast=-1.0), "Augmentation.contrast = -1.0: must be at least 0"),
     (of(Augmented, Digits, center_crop=1.2), "Augmented.center_crop = 1.2: must be in (0, 1]"),
+    *((of(from_json, text, ["a.png"], "d.json"), "d.json: write ")
+      for text in (b"", b"[]", b"{}")),
+    (of(from_csv, b"\xff\xfe", ["a.png"], "d.csv"), "d.csv: is not a CSV file in UTF-8 ("),
     (of(MixUp, 0.0), "MixUp.alpha = 0.0: must be above 0"),
     (of(CutMix, -1), "CutMix.alpha = -1: must be above 0"),
     (lambda: MixUp()(tf.zeros([3, 2, 2, 1]), tf.zeros([3, 2])),
