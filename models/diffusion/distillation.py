@@ -12,12 +12,8 @@ def matching_gradient(x: tf.Tensor, real: tf.Tensor, fake: tf.Tensor) -> tf.Tens
   """The gradient by samples of their divergence from the data (2311.18828, equations 7 and 8).
 
   (fake - real) / mean|x - real|. The mean is that of each example, so that all levels count alike,
-  and an example moves the same whatever else is in the batch.
-
-  Args:
-    x: samples `[n, ...]`.
-    real: what the data's denoiser makes of them with noise, `[n, ...]`.
-    fake: what the samples' denoiser makes of the same.
+  and an example moves the same whatever else is in the batch. `real` and `fake` are what the
+  denoisers of the data and of the samples make of the samples `x [n, ...]` with noise.
   """
   axes = list(range(1, x.shape.rank))
   return tf.math.divide_no_nan(fake - real, tf.reduce_mean(tf.abs(x - real), axes, keepdims=True))

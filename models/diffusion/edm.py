@@ -46,18 +46,19 @@ class Denoiser(keras.Model):
   def call(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
     sigma = tf.broadcast_to(sigma, tf.shape(x)[:1])
     column = _columns(sigma, x)
-    total = tf.square(column) + self.sigma_data ** 2
-    made = self.network(*self._scaled(x, sigma))
+    total, *inputs = self._scaled(x, sigma)
+    made = self.network(*inputs)
     return (self.sigma_data ** 2 / total * x
             + column * self.sigma_data * tf.math.rsqrt(total) * made)
 
   def features(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
     """The inputs of the network's last layer: `[n, ...], [n] -> [n, network.num_features]`."""
-    return self.network.features(*self._scaled(x, sigma))
+    return self.network.features(*self._scaled(x, sigma)[1:])
 
-  def _scaled(self, x: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  def _scaled(self, x: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The variance of what x is drawn from, and the inputs of the network."""
     total = tf.square(_columns(sigma, x)) + self.sigma_data ** 2
-    return x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0
+    return total, x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0
 
 
 @gin.configurable(denylist=["position"])
@@ -97,12 +98,7 @@ def one_step(denoise: Denoise, noise: tf.Tensor, position: float = 0.0) -> tf.Te
 def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
   """Examples of noise by Heun's method (algorithm 1), without new noise: `[n, ...] -> [n, ...]`.
 
-  It calls the denoiser 2 steps - 1 times. One step is `one_step`.
-
-  Args:
-    denoise: the denoiser.
-    noise: `[n, ...] ~ N(0, 1)`.
-    steps: how many levels there are, before 0.
+  It calls the denoiser 2 steps - 1 times: `steps` levels come before 0. One step is `one_step`.
   """
   levels = noise_level(tf.linspace(tf.zeros([], noise.dtype), tf.ones([], noise.dtype), steps))
 

@@ -27,22 +27,14 @@ _SEED = 0
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-  """An argument or the result of a network: a batch of arrays.
+  """An argument or the result of a network: a batch of arrays."""
 
-  Attributes:
-    name: its name in the files.
-    shape: the shape of one array of the batch.
-    dtype: the type of its elements.
-    meaning: its contents, in a few words.
-    low, high: the least and the greatest element; None where there is no bound.
-  """
-
-  name: str
-  shape: tuple[int, ...]
-  dtype: str
-  meaning: str
-  low: float | None = None
-  high: float | None = None
+  name: str  # In the files.
+  shape: tuple[int, ...]  # That of one array of the batch.
+  dtype: str  # That of its elements.
+  meaning: str  # Its contents, in a few words.
+  low: float | None = None  # The least element; None where there is no bound.
+  high: float | None = None  # The greatest one.
 
   @property
   def spec(self) -> tf.TensorSpec:

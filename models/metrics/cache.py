@@ -26,15 +26,8 @@ def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None
   """Gathers the numbers about real images, with features from the disk, and facts about the images.
 
   All of the images are read, even if their features are there: their digest is in the key, so that
-  other images under the same name have features of their own.
-
-  Args:
-    real: the images.
-    indices: ascending numbers [n] of those in use.
-    extractor: as for `gather`.
-    needed: as for `gather`; logits of real images are not computed.
-    folder: where features or their statistics are kept.
-    shown: shows progress.
+  other images under the same name have features of their own. `indices` are ascending, [n]; the
+  `folder` keeps features or their statistics. Logits of real images are not computed.
 
   Raises:
     UsageError: as `gather`.

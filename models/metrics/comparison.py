@@ -30,52 +30,35 @@ _SPLITS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A number, and what it depends on.
+  """A number, and what it depends on."""
 
-  Attributes:
-    metric: what it is asked for as, such as `fid`.
-    name: what a publication may call it. Only with the features of Inception it is FID, KID or
-      Inception score; with others, the features are part of the name.
-    value: the number.
-    spread: the standard deviation between subsets or splits, or None.
-    interval: the 95 % confidence interval of a mean over splits, which share no images, or None: a
-      metric without splits has none, and the subsets of KID share images.
-    by_class: the numbers that an intra-class distance is the mean of, or None.
-    method: subsets, splits or neighbors.
-    features: what the extractor is called; `pixels` for a metric without one.
-    num_real: number of real images; 0 for a metric of generated images alone.
-    num_generated: number of generated images.
-    resizing: how the extractor resizes.
-  """
-
-  metric: str
+  metric: str  # What it is asked for as, such as `fid`.
+  # What a publication may call it. Only with the features of Inception it is FID, KID or
+  # Inception score; with others, the features are part of the name.
   name: str
   value: float
-  spread: float | None
-  method: str
-  features: str
-  num_real: int
+  spread: float | None  # The standard deviation between subsets or splits.
+  method: str  # Subsets, splits or neighbors.
+  features: str  # What the extractor is called; `pixels` for a metric without one.
+  num_real: int  # 0 for a metric of generated images alone.
   num_generated: int
-  resizing: str
+  resizing: str  # How the extractor resizes.
+  # The 95 % confidence interval of a mean over splits, which share no images. A metric without
+  # splits has none, and the subsets of KID share images.
   interval: tuple[float, float] | None = None
-  by_class: dict[int, float] | None = None
+  by_class: dict[int, float] | None = None  # What an intra-class distance is the mean of.
 
 
 @dataclasses.dataclass
 class Gathered:
-  """The numbers about a set of images; those that were not needed are empty.
+  """The numbers about n images; those that were not needed are empty.
 
-  Attributes:
-    count: number of images.
-    statistics: of their features.
-    features: float32 [n, d].
-    logits: float32 [n, k].
-    images: uint8 [n, h, w, 3].
-    labels: int [n], the classes of the images. Whoever gathers for `intra_fid` sets them.
+  Features are float32 [n, d], logits float32 [n, k], images uint8 [n, h, w, 3], and labels int [n].
+  Whoever gathers for `intra_fid` sets the labels.
   """
 
-  count: int
-  statistics: FeatureStatistics
+  count: int  # n.
+  statistics: FeatureStatistics  # Those of the features.
   features: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   logits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   images: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
@@ -126,15 +109,10 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
 def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
                      extractor: Extractor | None, needed: set[str],
                      whose: str = "generated") -> Gathered:
-  """Keeps what is needed of images and what was extracted from them.
+  """Keeps what is `needed` (see `needs`) of batches of uint8 [n, h, w, 3] and what was extracted.
 
-  With `statistics` alone, memory does not grow with the number of images.
-
-  Args:
-    batches: uint8 [n, h, w, 3] and what the extractor made of them.
-    extractor: may be None if only images are needed.
-    needed: as `needs` returns.
-    whose: `real` or `generated`, for errors.
+  With `statistics` alone, memory does not grow with the number of images. The extractor may be None
+  if only images are needed. `whose` is `real` or `generated`, for errors.
 
   Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.
@@ -168,13 +146,9 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
 def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
             metrics: Sequence[str]) -> list[Row]:
-  """The rows of some metrics, in their order.
+  """The rows of some metrics of `NEEDS`, in their order.
 
-  Args:
-    real: what `gather` made of the real images.
-    generated: what it made of the generated ones.
-    extractor: the one that both were gathered with; None for metrics of pixels alone.
-    metrics: some of `NEEDS`.
+  Both sets were gathered with the extractor, which is None for metrics of pixels alone.
 
   Raises:
     UsageError: a metric refuses what was gathered.
@@ -264,11 +238,7 @@ NEEDS = {name: metric.needs for name, metric in _METRICS.items()}
 
 
 def table(report: dict[str, Any]) -> str:
-  """The rows of an evaluation in columns, and below them what they have in common.
-
-  Args:
-    report: what `experiments.evaluate` writes as JSON.
-  """
+  """The rows of a report of `experiments.evaluate` in columns, and below them what they share."""
   cells = [("metric", "value", "spread", "95 % interval", "real", "generated", "method")]
   for row in report["rows"]:
     spread = "none" if row["spread"] is None else format_number(row["spread"])

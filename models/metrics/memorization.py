@@ -20,15 +20,11 @@ class Distances:
 
   A generator that copies its data has samples that are much nearer to a real image than real images
   are to each other.
-
-  Attributes:
-    generated: float32 [m], of generated images.
-    real: float32 [n], of real images; the image itself does not count.
-    rows: int [m, k], the nearest real images of each generated one, the nearest first.
   """
 
-  generated: np.ndarray
-  real: np.ndarray
+  generated: np.ndarray  # float32 [m], those of generated images.
+  real: np.ndarray  # float32 [n], those of real images; the image itself does not count.
+  # int [m, k], the nearest real images of each generated one, the nearest first.
   rows: np.ndarray
 
   def medians(self) -> dict[str, float]:
@@ -58,15 +54,8 @@ def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.n
   """Writes two pictures.
 
   `neighbors.png` has some samples, the nearest to a real image on top, each beside its neighbors.
-  `distances.png` has histograms of both distances.
-
-  Args:
-    folder: where to write.
-    distances: what `measure` found.
-    real: the real images.
-    real_indices: the numbers of those that were measured.
-    generated: the generated images.
-    generated_indices: the numbers of those that were measured.
+  `distances.png` has histograms of both distances. The indices are the numbers of the images that
+  were measured.
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]

@@ -50,17 +50,14 @@ class RateLimiter:
 class Agent(Protocol):
   """A step that samples from its replay, and acts.
 
-  Attributes:
-    replay: its experience; `Rollouts` if it learns from what its present policy does.
-    actor: fills the replay.
-
   A recurrent policy has a `memory_size` too, which `make_actor` takes, and its `act` takes and
-  returns a memory; see `models.rl.acting.memory.Act`. A policy that takes noise of
-  another length than an action has it as `noise_size`.
+  returns a memory; see `models.rl.acting.memory.Act`. A policy that takes noise of another length
+  than an action has it as `noise_size`.
   """
 
+  # Its experience; `Rollouts` if it learns from what its present policy does.
   replay: Replay | SequenceReplay | Rollouts
-  actor: Actor | ActorPool
+  actor: Actor | ActorPool  # Fills the replay.
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one training step of this replica; returns scalars to log."""
@@ -96,14 +93,12 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
   if not has_noise and (exploration.scales(environments.number) != 1).any():
     raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "
                      "probable each action is, and its noise must have the scale 1")
-  if isinstance(replay, Rollouts):
-    if processes:
-      raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its "
-                       "present policy does, and actors in processes are behind it; write 0")
-    return Actor(environments, replay, normalizer, seed, exploration, closes=True,
-                 memory_size=memory_size)
   if processes == 0:
-    return Actor(environments, replay, normalizer, seed, exploration, memory_size=memory_size)
+    return Actor(environments, replay, normalizer, seed, exploration, closes=on_policy,
+                 memory_size=memory_size)
+  if isinstance(replay, Rollouts):
+    raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its present "
+                     "policy does, and actors in processes are behind it; write 0")
   if memory_size:
     raise UsageError(f"make_actor.processes = {processes}: this agent's policy remembers the "
                      "episode, and actors in processes have no memory; write 0")

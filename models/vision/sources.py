@@ -60,12 +60,9 @@ class EncodedExamples(EncodedImages):
   """The examples of an `ImageSource` as `EncodedImages`: PNG files, made as they are read."""
 
   def __init__(self, source: ImageSource, path: str, files: Sequence[str] = ()) -> None:
-    """Draws the labels of all examples.
+    """Draws the labels of all examples of a source, whose images the user calls `path`.
 
-    Args:
-      source: the images.
-      path: what the user calls them.
-      files: the paths of the files that hold them, if there are any.
+    They are in `files`, if there are any.
     """
     height, width, _ = source.image_shape
     self.image_shape = source.image_shape if height == width else None

@@ -20,18 +20,27 @@ from models.gan.penalties.consistency import consistency
 from models.gan.penalties.gradients import r1, r2, wgan_gp
 from models.gan.penalties.lecam import lecam
 from models.gan.penalties.orthogonality import orthogonality
+from models.metrics.comparison import gather
+from models.metrics.distances.frechet import intra_class_frechet_distance
 from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
 from models.metrics.extractors.extractor import check
 from models.rl.acting.action_noise import ActionNoise, Exploration, HeldNoise, OrnsteinUhlenbeck
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments.environments import Environments
 from models.rl.networks.critic_heads import CategoricalReturns
+from models.rl.networks.two_hot import TwoHot
+from models.rl.replay.random_shift import RandomShift
 from models.rl.replay.replay import Replay
+from models.rl.replay.sequences import SequenceReplay
+from models.rl.world_model.returns import ReturnRange
+from models.rl.world_model.rssm import RSSM
+from models.vision.augmentation.mixup import CutMix, MixUp
 from models.vision.augmentation.random_view import Augmentation, Augmented
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification.resnet import ResNet
 from models.vision.images.image_source import hold_out
+from models.vision.images.labels import from_csv, from_json
 from models.vision.self_supervision import losses
 from tests.programs.refusals import refusal
 
@@ -73,6 +82,13 @@ SETTINGS = [
     (of(Augmentation, hue=0.6), "Augmentation.hue = 0.6: must be in [0, 0.5]"),
     (of(Augmentation, contrast=-1.0), "Augmentation.contrast = -1.0: must be at least 0"),
     (of(Augmented, Digits, center_crop=1.2), "Augmented.center_crop = 1.2: must be in (0, 1]"),
+    *((of(from_json, text, ["a.png"], "d.json"), "d.json: write ")
+      for text in (b"", b"[]", b"{}")),
+    (of(from_csv, b"\xff\xfe", ["a.png"], "d.csv"), "d.csv: is not a CSV file in UTF-8 ("),
+    (of(MixUp, 0.0), "MixUp.alpha = 0.0: must be above 0"),
+    (of(CutMix, -1), "CutMix.alpha = -1: must be above 0"),
+    (lambda: MixUp()(tf.zeros([3, 2, 2, 1]), tf.zeros([3, 2])),
+     "...mix pairs of examples, and a replica has 3"),
     (of(Shapes, resolution=7), "Shapes.resolution = 7: "),
     (of(Shapes, resolution=129), "Shapes.resolution = 129: "),
     (of(Shapes, size=0), "Shapes.size = 0: "),
@@ -85,6 +101,11 @@ SETTINGS = [
     *((of(hold_out, Digits(), share), f"held_out = {share}: holds out ... write a share such as")
       for share in (0.0, 0.0001, 1.0, -0.2, 1.5)),
     # Metrics.
+    (of(gather, [], None, {"images"}), "There are no generated images"),
+    *((of(intra_class_frechet_distance, np.eye(6), [1] * 6, np.eye(6), labels), line)
+      for labels, line in [
+          ([1, 1, 1, 5, 5, 5], "Class 5 has 0 real and 3 generated samples"),
+          ([1] * 5, "...6 generated features and labels of the shape [5]")]),
     (of(check, np.zeros([2, 8, 8, 3])), "...type float64: write uint8 from 0 to 255"),
     (of(check, np.zeros([2, 8, 8, 3], np.int32)), "...type int32"),
     *((of(check, np.zeros(shape, np.uint8)), f"...{shape}: {line}") for shape, line in [
@@ -104,6 +125,14 @@ SETTINGS = [
      "Exploration.scale = (1.0, 2.0): ...number = 3"),
     (of(CategoricalReturns, atoms=1), f"...{HIGHER}"),
     (of(CategoricalReturns, lowest=5.0, highest=5.0), f"...{HIGHER}"),
+    (of(TwoHot, limit=0.0), "TwoHot.limit = 0.0"),
+    (of(TwoHot, bins=4), "TwoHot.bins = 4: write an odd number"),
+    (of(TwoHot, bins=1), "TwoHot.bins = 1"),
+    (of(RSSM, 4, 2, latents=0), "RSSM.latents = 0"),
+    (of(RSSM, 4, 2, uniform_mix=1.5), "RSSM.uniform_mix = 1.5"),
+    (of(ReturnRange, high=950.0), "ReturnRange.high = 9.5: "),
+    (of(RandomShift, 0), "RandomShift.limit = 0: must be at least 1"),
+    (of(SequenceReplay, (2,), 1, 1, length=0), "SequenceReplay.length = 0: must be at least 1"),
     *((of(Replay, (2,), 1, 1, **settings), line) for settings, line in [
         ({"capacity": 5, "n_step": 5}, "Replay.capacity = 5: leaves each stream 5 timesteps, too"),
         ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
@@ -123,6 +152,8 @@ SETTINGS = [
         ({"vectorization": "threads"}, "...write 'sync' or 'async'"),
         ({"kwargs": {"gravity": 1.0}}, "...cannot be made: TypeError: ...unexpected ...'gravity'"),
         ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "...made: ...'low'"),
+        ({"wrappers": {"models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}}},
+         "ActionRepeat.repeat = 0: must be at least 1"),
         *(({"wrappers": {path: {}}}, f"Environments.wrappers: '{path}' cannot be loaded...; write")
           for path in ("ClipReward", "nowhere:ClipReward", "gymnasium.wrappers:ClipRewards"))]),
 ]

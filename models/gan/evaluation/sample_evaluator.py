@@ -22,12 +22,9 @@ class Quality(Protocol):
 
   If it has `on_all_workers = True`, as a class, all workers call it at once. Else the chief alone
   does.
-
-  Attributes:
-    description: one line that says how the numbers are computed.
   """
 
-  description: str
+  description: str  # One line that says how the numbers are computed.
 
   def measure(self, generate: Callable[..., np.ndarray], num_classes: int = 0) -> dict[str, float]:
     """The numbers by name, without `eval/`.

@@ -18,15 +18,11 @@ from models.gan.losses import tfgan
 
 @dataclasses.dataclass(frozen=True)
 class AdversarialLoss:
-  """The losses of the two players.
+  """The losses of the two players."""
 
-  Attributes:
-    discriminator: real and generated scores of equal shapes, [n] or [n, 1] -> [].
-    generator: generated scores, [n] or [n, 1] -> [].
-  """
-
+  # Real and generated scores of equal shapes, [n] or [n, 1] -> [].
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-  generator: Callable[..., tf.Tensor]
+  generator: Callable[..., tf.Tensor]  # Generated scores, [n] or [n, 1] -> [].
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,

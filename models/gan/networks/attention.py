@@ -46,15 +46,11 @@ def with_attention(network: str, attention: int | None, blocks: list[keras.Layer
                    sizes: list[int], last: bool = False) -> list[keras.Layer]:
   """Blocks with self-attention behind the first one whose map has the size for it, or the last.
 
-  Args:
-    network: the name of the network, for the error.
-    attention: the size in pixels; 0 for none, and None for 64 pixels if there are such maps.
-    blocks: the blocks.
-    sizes: the size of the map after each block.
-    last: whether it is behind the last one.
+  `attention` is that size in pixels; 0 for none, and None for 64 pixels if there are such maps.
+  `sizes` are those of the map after each block.
 
   Raises:
-    UsageError: no map has that size.
+    UsageError: no map has that size; the line names the network.
   """
   if attention and attention not in sizes:
     known = ", ".join(map(str, sorted(set(sizes))))

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
-from models.gan.networks.building import architecture_of, build_chain, check_images
+from models.gan.networks.building import architecture_of, build_chain, call_chain, check_images
 from models.gan.networks.residual_blocks import DownBlock, dense
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 from replicator.errors import at_least_one
@@ -138,9 +138,7 @@ class BigBiGANEncoder(keras.Model):
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features `[n, num_features]` of images, on which the paper trains linear classifiers."""
     check_images("BigBiGANEncoder", self.image_shape, images)
-    x = images
-    for layer in self.trunk:
-      x = layer(x, training=training)
+    x = call_chain(self.trunk, images, training=training)
     return tf.reduce_mean(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
 
 
@@ -149,10 +147,7 @@ class ResidualPerceptron(keras.layers.Layer):
 
       x_1 = W_1 input,  x_l = x_{l-1} + W_l relu(x_{l-1}),  output relu(x_layers)
 
-  Args:
-    units: the width of all layers.
-    layers: the number of layers.
-    spectral: whether the layers are spectrally normalized.
+  They are spectrally normalized if it is `spectral`.
   """
 
   def __init__(self, units: int, layers: int, spectral: bool):

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, with_attention
-from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.building import architecture_of, build_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock, conv, dense
@@ -85,11 +85,10 @@ class BigGANGenerator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
-    check_labels("BigGANGenerator", self.num_classes, labels)
     first, *chunks = tf.split(tf.cast(z, self.variable_dtype), self.num_chunks, axis=1)
     shared = []
     if self.num_classes:
-      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      weights = class_weights(labels, self.num_classes, self.variable_dtype, "BigGANGenerator")
       shared = [tf.matmul(weights, self.embedding)]
     conditions = iter([tf.concat([chunk, *shared], axis=1) for chunk in chunks])
     x = tf.reshape(self.linear(first), [-1, *self.base])

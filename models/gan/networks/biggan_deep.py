@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from models.gan.networks.attention import SelfAttention, with_attention
-from models.gan.networks.building import architecture_of, build_chain, check_labels, class_weights
+from models.gan.networks.building import architecture_of, build_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
@@ -93,10 +93,9 @@ class BigGANDeepGenerator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
-    check_labels("BigGANDeepGenerator", self.num_classes, labels)
     condition = tf.cast(z, self.variable_dtype)
     if self.num_classes:
-      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      weights = class_weights(labels, self.num_classes, self.variable_dtype, "BigGANDeepGenerator")
       condition = tf.concat([condition, tf.matmul(weights, self.embedding)], axis=1)
     x = tf.reshape(self.linear(condition), [-1, *self.base])
     for layer in self.trunk:
@@ -151,11 +150,8 @@ class BigGANDeepDiscriminator(Discriminator):
 class DeepUpBlock(keras.layers.Layer):
   """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
-  Args:
-    filters: the number of output channels, at most i.
-    condition_dim: the length of the vector that conditions the four batch normalizations.
-    double: whether h' = 2 h, else h' = h; the same for w'.
-    leak: the slope of the activations below 0.
+  There are at most i filters. h' = 2 h if it is to `double`, else h' = h; the same for w'. `leak`
+  is the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
@@ -189,10 +185,8 @@ class DeepUpBlock(keras.layers.Layer):
 class DeepDownBlock(keras.layers.Layer):
   """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
 
-  Args:
-    filters: the number of output channels, at least i.
-    halve: whether h' = h / 2, else h' = h; the same for w'.
-    leak: the slope of the activations below 0.
+  There are at least i filters. h' = h / 2 if it is to `halve`, else h' = h; the same for w'. `leak`
+  is the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, halve: bool, leak: float):

@@ -26,11 +26,25 @@ def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
   return shape
 
 
-def call_chain(layers: list[keras.layers.Layer], x: tf.Tensor) -> tf.Tensor:
+def call_chain(layers: list[keras.layers.Layer], x: tf.Tensor, **options: bool) -> tf.Tensor:
   """The output of a chain of layers."""
   for layer in layers:
-    x = layer(x)
+    x = layer(x, **options)
   return x
+
+
+class Residual(SameShape):
+  """Adds to its inputs what a chain of layers makes of them."""
+
+  def __init__(self, trunk: list[keras.layers.Layer]):
+    super().__init__()
+    self.trunk = trunk
+
+  def build(self, input_shape: tuple) -> None:
+    build_chain(self.trunk, input_shape)
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    return inputs + call_chain(self.trunk, inputs)
 
 
 def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
@@ -64,13 +78,15 @@ def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> No
                      "given no labels: pass labels, or set num_classes = 0")
 
 
-def class_weights(labels: tf.Tensor, num_classes: int, dtype: tf.DType | str) -> tf.Tensor:
+def class_weights(labels: tf.Tensor | None, num_classes: int, dtype: tf.DType | str,
+                  network: str = "Generator") -> tf.Tensor:
   """The weights of classes `[n, num_classes]` of a generator's examples, in a floating dtype.
 
   Integer labels `[n]` weight their class with 1 and others with 0: a product with these rows is a
   lookup whose gradient is dense and deterministic. Floating labels `[n, num_classes]` are such
-  weights, those of a mixture of classes.
+  weights, those of a mixture of classes. Without labels it raises as `check_labels` does.
   """
+  check_labels(network, num_classes, labels)
   labels = tf.convert_to_tensor(labels)
   if labels.dtype.is_floating:
     return tf.cast(labels, dtype)

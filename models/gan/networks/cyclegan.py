@@ -8,7 +8,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import SameShape, build_chain, call_chain, check_images
+from models.gan.networks.building import Residual, SameShape, build_chain, call_chain, check_images
 from replicator import UsageError
 from replicator.errors import at_least_one
 
@@ -43,7 +43,7 @@ class CycleGANGenerator(keras.Model):
     self.trunk = [
         _Reflection(3), *_normalized(_conv(width, 7, padding="valid")),
         *(layer for filters in widths[1:] for layer in _normalized(_conv(filters, 3, 2))),
-        *(_Residual(widths[-1]) for _ in range(blocks)),
+        *(_residual(widths[-1]) for _ in range(blocks)),
         *(layer for filters in widths[-2::-1] for layer in _normalized(_up(filters))),
         _Reflection(3), _conv(channels, 7, padding="valid", use_bias=True)]
     build_chain(self.trunk, (None, *self.image_shape))
@@ -122,20 +122,11 @@ class _InstanceNorm(SameShape):
     return tf.cast(x * tf.math.rsqrt(variance + 1e-5), self.compute_dtype)
 
 
-class _Residual(SameShape):
+def _residual(filters: int) -> Residual:
   """x + norm(conv(relu(norm(conv(x))))), with convolutions of 3x3."""
-
-  def __init__(self, filters: int):
-    super().__init__()
-    # Without the last ReLU.
-    self.trunk = [layer for _ in range(2) for layer in (
-        _Reflection(1), *_normalized(_conv(filters, 3, padding="valid")))][:-1]
-
-  def build(self, input_shape: tuple) -> None:
-    build_chain(self.trunk, input_shape)
-
-  def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    return inputs + call_chain(self.trunk, inputs)
+  # Without the last ReLU.
+  return Residual([layer for _ in range(2) for layer in (
+      _Reflection(1), *_normalized(_conv(filters, 3, padding="valid")))][:-1])
 
 
 def _check_halvings(name: str, number: int, resolution: int) -> None:

@@ -13,13 +13,7 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import (
-  architecture_of,
-  build_chain,
-  call_chain,
-  check_labels,
-  class_weights,
-)
+from models.gan.networks.building import architecture_of, build_chain, call_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
 from replicator import GlobalBatchNorm
 from replicator.errors import at_least_one
@@ -66,9 +60,9 @@ class DCGANGenerator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
-    check_labels("DCGANGenerator", self.num_classes, labels)
     if self.num_classes:
-      z = tf.concat([z, class_weights(labels, self.num_classes, z.dtype)], axis=1)
+      weights = class_weights(labels, self.num_classes, z.dtype, "DCGANGenerator")
+      z = tf.concat([z, weights], axis=1)
     x = call_chain(self.trunk, self.linear(z))
     return tf.tanh(tf.cast(x, self.variable_dtype))
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import check_images, check_labels
+from models.gan.networks.building import call_chain, check_images, check_labels
 
 
 class Discriminator(keras.Model):
@@ -41,10 +41,7 @@ class Discriminator(keras.Model):
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Features h `[n, num_features]` of images."""
     check_images(type(self).__name__, self.image_shape, images)
-    x = images
-    for layer in self.chain():
-      x = layer(x, training=training)
-    return self.pooled(x)
+    return self.pooled(call_chain(self.chain(), images, training=training))
 
   def chain(self) -> list[keras.layers.Layer]:
     """The layers from images to the last map."""

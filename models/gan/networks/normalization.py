@@ -10,12 +10,9 @@ from replicator import GlobalBatchNorm, SpectralNorm
 class ClassBatchNorm(SameShape):
   """Conditional batch normalization (Dumoulin et al. 2017, arXiv:1610.07629, equation 5).
 
-  Normalizes over all examples of all replicas, then scales and shifts each example by its
-  class: `[n, h, w, c], [n] -> [n, h, w, c]`.
-
-  Args:
-    num_classes: k; labels are those of `class_weights`. The layer learns `gamma [k, c]`, initially
-      ones, and `beta [k, c]`, initially zeros.
+  Normalizes over all examples of all replicas, then scales and shifts each example by its class:
+  `[n, h, w, c], [n] -> [n, h, w, c]`. Labels are those of `class_weights`. The layer learns
+  `gamma [num_classes, c]`, initially ones, and `beta [num_classes, c]`, initially zeros.
   """
 
   def __init__(self, num_classes: int, **kwargs):
@@ -73,9 +70,6 @@ class LayerNorm(SameShape):
   Its second derivatives are exact. Those of `keras.layers.LayerNormalization` are not: it calls
   `tf.nn.moments`, which differentiates the variance as if the mean were constant. The first
   derivative is the same, the second is not.
-
-  Args:
-    epsilon: a small number added to the variance.
   """
 
   def __init__(self, epsilon: float = 1e-5, **kwargs):

@@ -20,31 +20,20 @@ from replicator.step import replicated
 
 
 class Quantized(NamedTuple):
-  """A map of vectors and what became of it.
+  """A map of vectors and what became of it."""
 
-  Attributes:
-    codes: `[n, h, w, dim]`, the code of each vector, with the straight-through gradient.
-    indices: int32 `[n, h, w]`, the numbers of the codes.
-    loss: [], what pulls the vectors to their codes; 0 if nothing does.
-    means: means over all vectors, by name; `usage` [num_codes] has the share of each code.
-  """
-
-  codes: tf.Tensor
-  indices: tf.Tensor
-  loss: tf.Tensor
+  codes: tf.Tensor  # `[n, h, w, dim]`, that of each vector, with the straight-through gradient.
+  indices: tf.Tensor  # int32 `[n, h, w]`, the numbers of the codes.
+  loss: tf.Tensor  # [], what pulls the vectors to their codes; 0 if nothing does.
+  # Means over all vectors, by name; `usage` [num_codes] has the share of each code.
   means: dict[str, tf.Tensor]
 
 
 class Quantizer(Protocol):
-  """The interface of a quantizer for `experiments.vqgan`.
+  """The interface of a quantizer for `experiments.vqgan`."""
 
-  Attributes:
-    dim: the number of channels of the maps that it takes.
-    num_codes: the number of different codes.
-  """
-
-  dim: int
-  num_codes: int
+  dim: int  # The number of channels of the maps that it takes.
+  num_codes: int  # The number of different codes.
 
   def __call__(self, vectors: tf.Tensor, training: bool = False) -> Quantized:
     """Quantizes a map `[n, h, w, dim]`; in training it may remember vectors of each example."""
@@ -89,7 +78,7 @@ class FSQ:
     indices = tf.reduce_sum(tf.cast(rounded + half, tf.int32) * self._places, -1)
     return Quantized(_straight_through(bounded, rounded) / half, indices,
                      tf.zeros([], vectors.dtype),
-                     {"usage": _mean_rows(_one_hot(indices, self.num_codes, vectors.dtype))})
+                     {"usage": tf.reduce_mean(_one_hot(indices, self.num_codes, vectors.dtype), 0)})
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
     """Learns nothing."""
@@ -165,7 +154,7 @@ class Codebook(tf.Module):
     return Quantized(
         _straight_through(vectors, chosen), tf.reshape(nearest, tf.shape(vectors)[:-1]),
         self.commitment * tf.reduce_mean(tf.math.squared_difference(vectors, chosen)),
-        {"usage": _mean_rows(is_nearest),
+        {"usage": tf.reduce_mean(is_nearest, 0),
          "sums": sums / tf.cast(tf.shape(flat)[0], vectors.dtype)})
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
@@ -197,7 +186,3 @@ def _straight_through(vectors: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
 def _one_hot(indices: tf.Tensor, count: int, dtype: tf.DType) -> tf.Tensor:
   """Rows of a 1 among zeros: int32 `[...]` -> `[number of indices, count]`."""
   return tf.one_hot(tf.reshape(indices, [-1]), count, dtype=dtype)
-
-
-def _mean_rows(rows: tf.Tensor) -> tf.Tensor:
-  return tf.reduce_mean(rows, 0)

@@ -20,13 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.gan.networks.building import (
-  SameShape,
-  build_chain,
-  call_chain,
-  check_labels,
-  class_weights,
-)
+from models.gan.networks.building import SameShape, build_chain, call_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
 from replicator import UsageError
 from replicator.errors import at_least_one
@@ -40,13 +34,8 @@ class ResidualBlock(SameShape):
   """An inverted bottleneck: `[n, h, w, c] -> [n, h, w, c]` (Huang et al. 2024, arXiv:2501.05441).
 
   A 1x1 convolution to 2c channels, a 3x3 convolution of groups of channels, and a 1x1 convolution
-  back to c. A bias and a leaky ReLU follow the first two. The last one starts at zero, so that the
-  block starts as the identity.
-
-  Args:
-    groups: the number of groups of the 3x3 convolution, a divisor of 2c.
-    gain: of the initial weights of the first two convolutions.
-    dtype: a dtype policy of the block's own.
+  back to c. A bias and a leaky ReLU follow the first two, whose initial weights have the gain. The
+  last one starts at zero, so that the block starts as the identity. `groups` divides 2c.
   """
 
   def __init__(self, groups: int, gain: float, dtype: str | None = None):
@@ -56,13 +45,10 @@ class ResidualBlock(SameShape):
 
   def build(self, input_shape):
     channels = input_shape[-1]
-    inner = (*input_shape[:-1], 2 * channels)
     self.expand = conv1(2 * channels, self.gain, self.dtype_policy, use_bias=True)
     self.mix = GroupedConv2D(2 * channels, self.groups, self.gain, dtype=self.dtype_policy)
     self.reduce = conv1(channels, 0.0, self.dtype_policy)
-    self.expand.build(input_shape)
-    self.mix.build(inner)
-    self.reduce.build(inner)
+    build_chain([self.expand, self.mix, self.reduce], input_shape)
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     x = tf.cast(inputs, self.compute_dtype)
@@ -75,12 +61,7 @@ class GroupedConv2D(keras.layers.Layer):
   """A 3x3 convolution of groups of channels, with zero padding: `[n, h, w, i] -> [n, h, w, o]`.
 
   Each of the groups has `i / groups` inputs and `o / groups` outputs. The variables are
-  `kernel [3, 3, i / groups, o]` and `bias [o]`.
-
-  Args:
-    filters: o, the number of output channels.
-    groups: a divisor of i and o.
-    gain: the initial weights have the variance gain^2 / fan_in.
+  `kernel [3, 3, i / groups, o]`, at first with the variance gain^2 / fan_in, and `bias [o]`.
   """
 
   def __init__(self, filters: int, groups: int, gain: float, **kwargs):
@@ -121,11 +102,8 @@ def grouped_conv2d(x: tf.Tensor, kernel: tf.Tensor, groups: int) -> tf.Tensor:
 class Transition(keras.layers.Layer):
   """Doubles or halves the size of a map, and changes its channels where they differ.
 
-  The 1x1 convolution for the channels runs at the smaller of the two sizes.
-
-  Args:
-    filters: o, the number of output channels.
-    up: True for `upsample`, `[n, h, w, i] -> [n, 2 h, 2 w, o]`; False for `downsample`.
+  It goes `up` by `upsample`, `[n, h, w, i] -> [n, 2 h, 2 w, filters]`, or down by `downsample`. The
+  1x1 convolution for the channels runs at the smaller of the two sizes.
   """
 
   def __init__(self, filters: int, up: bool):
@@ -238,9 +216,8 @@ class R3GANGenerator(keras.Model):
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
     """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
-    check_labels("R3GANGenerator", self.num_classes, labels)
     if self.num_classes:
-      weights = class_weights(labels, self.num_classes, self.variable_dtype)
+      weights = class_weights(labels, self.num_classes, self.variable_dtype, "R3GANGenerator")
       z = tf.concat([z, self.embedding(weights)], axis=1)
     x = self.linear(z)[:, tf.newaxis, tf.newaxis] * self.base
     return tf.cast(self.to_image(call_chain(self.trunk, x)), self.variable_dtype)

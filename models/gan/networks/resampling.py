@@ -58,11 +58,8 @@ class _FoldedConv2D(keras.layers.Layer):
 class UpsampleConv2D(_FoldedConv2D):
   """`upsample`, then a 3x3 convolution with zero padding: `[n, h, w, i] -> [n, 2 h, 2 w, o]`.
 
-  Computed as one transposed convolution of stride 2 with the mirrored 4x4 kernel.
-
-  Args:
-    filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
+  Computed as one transposed convolution of stride 2 with the mirrored 4x4 kernel. The initializer
+  sees the fans of the 3x3 kernel.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -81,11 +78,8 @@ class ConvDownsample2D(_FoldedConv2D):
   """A 3x3 convolution with zero padding, then `downsample`: `[n, 2 h, 2 w, i] -> [n, h, w, o]`.
 
   Computed as one convolution of stride 2 with a quarter of the 4x4 kernel. Height and width must be
-  even, because at an odd border the folded form would pad differently.
-
-  Args:
-    filters: o, the number of output channels.
-    kernel_initializer: any Keras initializer; it sees the fans of the 3x3 kernel.
+  even, because at an odd border the folded form would pad differently. The initializer sees the
+  fans of the 3x3 kernel.
 
   Raises:
     ValueError: height or width is odd.

@@ -20,25 +20,17 @@ Kernels = Callable[[int], keras.initializers.Initializer | str]
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """Channels of one resolution's networks, in units of their width.
-
-  Attributes:
-    up: channels of the generator's 4x4 map, then after each of its blocks, which double the size.
-    down: channels after each block of the discriminator and of an encoder.
-    halvings: how many of these blocks halve the size, from the first one.
-  """
+  """Channels of one resolution's networks, in units of their width."""
+  # Those of the generator's 4x4 map, then after each of its blocks, which double the size.
   up: tuple[int, ...]
-  down: tuple[int, ...]
-  halvings: int
+  down: tuple[int, ...]  # Those after each block of the discriminator and of an encoder.
+  halvings: int  # How many of these blocks halve the size, from the first one.
 
 
-def orthogonal(size: int) -> str:
-  """The initializer of BigGAN's kernels of any size."""
-  del size
-  return "orthogonal"
+_orthogonal: Kernels = lambda size: "orthogonal"  # BigGAN's.
 
 
-def plain_conv(filters: int, size: int, kernels: Kernels = orthogonal) -> keras.layers.Conv2D:
+def plain_conv(filters: int, size: int, kernels: Kernels = _orthogonal) -> keras.layers.Conv2D:
   """A convolution with zero padding."""
   return keras.layers.Conv2D(filters, size, padding="same", kernel_initializer=kernels(size))
 
@@ -60,15 +52,12 @@ def dense(units: int, inputs: int, dtype: str, use_bias: bool = True,
 class UpBlock(keras.layers.Layer):
   """A block of a generator, which doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
 
-  Args:
-    filters: the number of output channels.
-    norms: two batch normalizations, which are called with the condition if there is one.
-    kernels: makes the initializers of the convolutions.
-    spectral: whether the convolutions are spectrally normalized.
+  Its two norms are called with the condition if there is one. The convolutions are spectrally
+  normalized if it is `spectral`.
   """
 
   def __init__(self, filters: int, norms: Sequence[keras.layers.Layer],
-               kernels: Kernels = orthogonal, spectral: bool = True):
+               kernels: Kernels = _orthogonal, spectral: bool = True):
     super().__init__(autocast=False)
     self.norm1, self.norm2 = norms
     self.conv1, self.conv2, self.shortcut = (
@@ -107,7 +96,7 @@ class DownBlock(keras.layers.Layer):
   """
 
   def __init__(self, filters: int, halve: bool, first: bool,
-               kernels: Kernels = orthogonal, spectral: bool = True, narrow: bool = False):
+               kernels: Kernels = _orthogonal, spectral: bool = True, narrow: bool = False):
     super().__init__(autocast=False)
     self.filters = filters
     self.halve = halve

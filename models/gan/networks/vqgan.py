@@ -4,12 +4,14 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import SameShape, build_chain, call_chain, check_images
+from models.gan.networks.building import Residual, build_chain, call_chain, check_images
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
 from models.gan.networks.residual_blocks import plain_conv
 from replicator import UsageError
 from replicator.errors import at_least_one
+
+_glorot = lambda size: "glorot_uniform"
 
 
 @gin.configurable
@@ -44,7 +46,7 @@ class VQGANAutoencoder(keras.Model):
       raise UsageError(f"VQGANAutoencoder.halvings = {halvings}: {resolution} pixels cannot be "
                        "halved so often; write fewer")
     widths = [width * 2 ** i for i in range(halvings + 1)]
-    residual = lambda filters: [_NormalizedBlock(filters) for _ in range(blocks)]
+    residual = lambda filters: [_block(filters) for _ in range(blocks)]
     self.image_shape = (resolution, resolution, channels)
     self.last = plain_conv(channels, 3, _glorot)
     self.encoder = [
@@ -74,21 +76,6 @@ class VQGANAutoencoder(keras.Model):
       return tf.cast(call_chain(self.decoder, codes), self.variable_dtype)
 
 
-class _NormalizedBlock(SameShape):
-  """A residual block that keeps the number of channels."""
-
-  def __init__(self, filters: int):
-    super().__init__()
-    self.trunk = [layer for _ in range(2) for layer in (
-        LayerNorm(), keras.layers.ReLU(), plain_conv(filters, 3, _glorot))]
-
-  def build(self, input_shape: tuple) -> None:
-    build_chain(self.trunk, input_shape)
-
-  def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    return inputs + call_chain(self.trunk, inputs)
-
-
-def _glorot(size: int) -> str:
-  del size
-  return "glorot_uniform"
+def _block(filters: int) -> Residual:
+  return Residual([layer for _ in range(2) for layer in (
+      LayerNorm(), keras.layers.ReLU(), plain_conv(filters, 3, _glorot))])

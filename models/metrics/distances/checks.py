@@ -8,13 +8,9 @@ from replicator import UsageError
 
 def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
             needed_for: str = "a metric") -> np.ndarray:
-  """Features as an array, if a metric can be computed from them.
+  """Features `[n, d]`, one row for each image, as an array, if a metric can be computed from them.
 
-  Args:
-    features: numbers `[n, d]`, one row for each image.
-    whose: "real" or "generated", for the message.
-    at_least: the least n.
-    needed_for: what needs that many, for the message.
+  The message says `whose` they are, "real" or "generated", and what n `at_least` is `needed_for`.
 
   Raises:
     UsageError: they have another shape, too few rows, or a number that is not finite.

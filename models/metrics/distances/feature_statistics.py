@@ -23,24 +23,15 @@ class FeatureStatistics:
 
   Means are combined, and not sums of squares, whose difference cancels when the mean is large
   beside the spread (Chan, Golub and LeVeque 1983, equation 2.1).
-
-  Attributes:
-    count: number of samples n.
-    mean: float64 [d].
-    scatter: float64 [d, d], the sum of (x - mean)(x - mean)^T over all samples.
   """
 
-  count: int
-  mean: np.ndarray
-  scatter: np.ndarray
+  count: int  # The number of samples.
+  mean: np.ndarray  # float64 [d].
+  scatter: np.ndarray  # float64 [d, d], the sum of (x - mean)(x - mean)^T over all samples.
 
   @classmethod
   def of(cls, features: npt.ArrayLike, whose: str = "given") -> FeatureStatistics:
-    """The statistics of features [n, d]; n may be 0, to begin a sum.
-
-    Args:
-      features: numbers, one row for each sample.
-      whose: "real" or "generated", for the message of an error.
+    """The statistics of features [n, d], which are `whose`, for errors; n may be 0, to begin a sum.
 
     Raises:
       UsageError: the features have another shape, or are not finite.

@@ -12,15 +12,10 @@ _ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much aga
 
 
 class Convention(NamedTuple):
-  """A rule for the neighborhood of a sample: a ball that reaches to its k-th nearest other one.
+  """A rule for the neighborhood of a sample: a ball that reaches to its k-th nearest other one."""
 
-  Attributes:
-    k: at least 1; the sample itself does not count.
-    closed: whether a point at exactly that distance is inside.
-  """
-
-  k: int
-  closed: bool
+  k: int  # At least 1; the sample itself does not count.
+  closed: bool  # Whether a point at exactly that distance is inside.
 
 
 # Kynkäänniemi et al. 2019 (arXiv:1904.06991), equations 1 and 2, and torch-fidelity's defaults.
@@ -30,19 +25,12 @@ PRDC = Convention(k=5, closed=False)
 
 
 class NeighborScores(NamedTuple):
-  """Four numbers about real samples, generated ones, and the balls around each.
+  """Four numbers about real samples, generated ones, and the balls around each."""
 
-  Attributes:
-    precision: the share of generated samples inside a real ball.
-    recall: the share of real samples inside a generated ball.
-    density: the mean number of real balls around a generated sample, divided by k.
-    coverage: the share of real balls with a generated sample inside.
-  """
-
-  precision: float
-  recall: float
-  density: float
-  coverage: float
+  precision: float  # The share of generated samples inside a real ball.
+  recall: float  # The share of real samples inside a generated ball.
+  density: float  # The mean number of real balls around a generated sample, divided by k.
+  coverage: float  # The share of real balls with a generated sample inside.
 
 
 def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
@@ -73,15 +61,10 @@ def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
 
 def nearest(points: npt.ArrayLike, others: npt.ArrayLike,
             k: int = 1) -> tuple[np.ndarray, np.ndarray]:
-  """The k nearest of some features to each of others, the nearest first.
+  """The k nearest of `others [m, d]` to each of `points [n, d]`, the nearest first.
 
-  Args:
-    points: features [n, d].
-    others: features [m, d], m at least k, among which the neighbors are.
-    k: how many.
-
-  Returns:
-    Their rows in `others`, int [n, k], and their distances, float32 [n, k].
+  There are at least k others. Returns their rows in `others`, int [n, k], and their distances,
+  float32 [n, k].
   """
   points, others = checked_pair(points, others, 1, f"{k} nearest neighbors")
   rows, distances = np.empty([len(points), k], np.int64), np.empty([len(points), k], np.float32)

@@ -21,19 +21,13 @@ class Extracted(NamedTuple):
 
 
 class Extractor(Protocol):
-  """Turns images into features, and into logits where the network classifies.
+  """Turns images into features, and into logits where the network classifies."""
 
-  Attributes:
-    name: its name in reports, such as `Inception 2015`. Equal names have equal features.
-    num_features: d, the number of features of an image.
-    resizing: the way to the resolution of its network, in a few words.
-    is_inception: whether this is the network of the published numbers. Only then are they called
-      FID, KID and Inception score.
-  """
-
-  name: str
-  num_features: int
-  resizing: str
+  name: str  # In reports, such as `Inception 2015`. Equal names have equal features.
+  num_features: int  # d, the number of features of an image.
+  resizing: str  # The way to the resolution of its network, in a few words.
+  # Whether this is the network of the published numbers. Only then are they called FID, KID and
+  # Inception score.
   is_inception: bool
 
   def __call__(self, images: np.ndarray) -> Extracted:
@@ -47,11 +41,7 @@ class Extractor(Protocol):
 
 def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]],
                images: np.ndarray) -> Extracted:
-  """Applies a network to 64 images at a time.
-
-  Args:
-    forward: images uint8 [m, h, w, 3] -> features [m, d] and logits [m, k] or None.
-    images: uint8 [n, h, w, 3].
+  """Applies `forward: uint8 [m, h, w, 3] -> [m, d], [m, k] or None` to 64 images at a time.
 
   Raises:
     UsageError: the images have another type or shape, or there are none.

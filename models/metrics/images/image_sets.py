@@ -56,9 +56,7 @@ class ImageSet(abc.ABC):
 class Seen:
   """Facts about the batches of images that passed through.
 
-  Attributes:
-    count: number of images.
-    is_gray: whether the channels of every pixel were equal.
+  `count` is the number of images, and `is_gray` whether the channels of every pixel were equal.
   """
 
   def __init__(self) -> None:

@@ -133,14 +133,9 @@ class Exploration:
 
 
 class ActionNoise:
-  """Noise, random actions and episode seeds of n environments that step together.
+  """Noise, random actions and episode seeds of a number of environments that step together.
 
-  Args:
-    seed: any integer.
-    number: n.
-    action_size: length of an action.
-    exploration: what noise.
-    episode_steps: the length of filtered signals.
+  `episode_steps` is the length of filtered signals.
   """
 
   def __init__(self, seed: int, number: int, action_size: int, exploration: Exploration,

@@ -23,9 +23,7 @@ from replicator.errors import RunFailed
 class Adder:
   """Gathers timesteps, and inserts them into a replay together.
 
-  Args:
-    replay: receives the timesteps.
-    normalizer: receives their observations; or None.
+  The normalizer, if there is one, receives their observations.
   """
 
   def __init__(self, replay: Replay | SequenceReplay | Rollouts, normalizer: Normalizer | None):
@@ -73,14 +71,8 @@ class ActorState:
 class EnvironmentLoop:
   """Takes steps in all environments together, and passes their timesteps to an adder.
 
-  Args:
-    environments: n environments.
-    noise: gives the seeds of episodes.
-    adder: receives the timesteps.
-    warn: called with one line when an environment fails.
-
-  Attributes:
-    new_actions: bool [n, t], which of `ActorState.actions` are new; the caller resets it.
+  `warn` is called with one line when an environment fails. `new_actions`, bool [n, t], says which
+  of `ActorState.actions` are new; the caller resets it.
   """
 
   def __init__(self, environments: Environments, noise: ActionNoise, adder: Adder,

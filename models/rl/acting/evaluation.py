@@ -27,21 +27,13 @@ _MAX_CURVES = 24
 
 @dataclasses.dataclass
 class Episodes:
-  """The episodes of an evaluation.
+  """The episodes of an evaluation."""
 
-  Attributes:
-    returns: float64 `[episodes]`.
-    lengths: int64 `[episodes]`, in steps.
-    observations: of the first episode, at which the actions were taken.
-    actions: of the first episode, float32 `[action_size]` each.
-    rewards: of the first episode.
-  """
-
-  returns: np.ndarray
-  lengths: np.ndarray
-  observations: list[np.ndarray]
-  actions: list[np.ndarray]
-  rewards: list[float]
+  returns: np.ndarray  # float64 `[episodes]`.
+  lengths: np.ndarray  # int64 `[episodes]`, in steps.
+  observations: list[np.ndarray]  # Those of the first episode, at which it acted.
+  actions: list[np.ndarray]  # Those of the first episode, float32 `[action_size]` each.
+  rewards: list[float]  # Those of the first episode.
 
 
 @gin.configurable(denylist=["make_environments", "warn"])
@@ -77,9 +69,7 @@ class EpisodeEvaluator:
     returns, lengths = played.returns, played.lengths
     picture, kind = None, "no picture"
     if self._picture and played.actions:
-      picture, kind = _strip_or_curves(
-          environments.settings, evaluation_seed(0), np.stack(played.observations),
-          np.stack(played.actions), np.array(played.rewards))
+      picture, kind = _strip_or_curves(environments.settings, played)
     method = (f"{environments.name}: {self._episodes} whole episodes of greedy actions, with "
               f"seeds of their own that are the same in every evaluation; {kind}")
     scalars = {"return": returns.mean(), "return_std": returns.std(), "return_min": returns.min(),
@@ -168,25 +158,17 @@ class EpisodeEvaluator:
     self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode counts up to there")
 
 
-def _strip_or_curves(settings: "EnvironmentSettings", seed: int, observations: np.ndarray,
-                     actions: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, str]:
-  """The picture of an episode of t steps, uint8 `[h, w, 3]`, and a description of it.
-
-  Args:
-    settings: the environment.
-    seed: the seed of the episode.
-    observations: `[t, *shape]`, at which the actions were taken.
-    actions: float32 `[t, a]`.
-    rewards: `[t]`.
-  """
+def _strip_or_curves(settings: "EnvironmentSettings", played: Episodes) -> tuple[np.ndarray, str]:
+  """The picture of the first episode, uint8 `[h, w, 3]`, and a description of it."""
+  actions, rewards = np.stack(played.actions), np.array(played.rewards)
   steps = np.linspace(0, len(actions), _ROWS * _COLUMNS).round().astype(int).tolist()
-  frames, why = rendering.frames(settings, seed, actions, steps, _HEIGHT)
+  frames, why = rendering.frames(settings, evaluation_seed(0), actions, steps, _HEIGHT)
   if frames:
     returns = np.concatenate([[0.0], np.cumsum(rewards)])
     captions = [f"{step}: {returns[step]:.4g}" for step in steps]
     return (_strip(frames, captions),
             "the picture shows the first episode, with step: return so far")
-  return (_curves(observations, actions, rewards),
+  return (_curves(np.stack(played.observations), actions, rewards),
           f"the picture shows curves of the first episode, which cannot be rendered here ({why})")
 
 

@@ -44,9 +44,7 @@ class SavedState(tf.Module, Generic[S]):
   def write(self, state: S, changed: Mapping[str, np.ndarray] | None = None) -> None:
     """Writes a state into every copy.
 
-    Args:
-      state: the new values.
-      changed: for large fields, a mask of the field's shape: True where the value is new.
+    For large fields, `changed` has a mask of the field's shape: True where the value is new.
     """
     for name, variable in self.fields.items():
       where = changed.get(name) if changed else None

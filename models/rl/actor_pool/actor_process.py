@@ -54,10 +54,9 @@ class Answer(NamedTuple):
 
 
 class RemoteActor:
-  """Carries out orders. It lives in the actor's process, which must not have loaded TensorFlow.
+  """Carries out orders, with a pickled `Setup`.
 
-  Args:
-    setup: a pickled `Setup`.
+  It lives in the actor's process, which must not have loaded TensorFlow.
   """
 
   def __init__(self, setup: bytes):
@@ -98,9 +97,6 @@ class RemoteActor:
 
 class LocalActor:
   """A `RemoteActor` in a process of this machine, which ends with the process that made it.
-
-  Args:
-    setup: a pickled `Setup`.
 
   Attributes:
     started: a future, done when the actor takes orders.

@@ -42,14 +42,9 @@ class ExportedPolicy:
 
 def imported(graph: tuple[bytes, list[str]], weights: list[np.ndarray]
              ) -> tuple[Act, Callable[[list[np.ndarray]], None]]:
-  """Makes a policy in another process.
+  """Makes a policy of the graph of an `ExportedPolicy` and its first weights, in another process.
 
-  Args:
-    graph: the graph of an `ExportedPolicy`.
-    weights: its first weights.
-
-  Returns:
-    the policy, from arrays to an array, and a function that loads other weights into it.
+  Returns the policy, from arrays to an array, and a function that loads other weights into it.
   """
   serialized, names = graph
   definition = tf.compat.v1.GraphDef.FromString(serialized)

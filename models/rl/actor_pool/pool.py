@@ -100,7 +100,18 @@ class ActorPool(tf.Module):
                where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
                max_policy_age: int = 500, warn: Callable[[str], None] = warn):
     super().__init__()
-    _check(environments, processes, where, steps_per_order, max_policy_age)
+    if processes < 1 or environments.number % processes:
+      raise UsageError(f"make_actor.processes = {processes}: Environments.number = "
+                       f"{environments.number} cannot be divided evenly among them; change one "
+                       "of the two")
+    if where not in PLACES:
+      raise UsageError(f"ActorPool.where = {where!r}: write 'local' or 'ray'")
+    if steps_per_order < 1 or max_policy_age < 1:
+      raise UsageError(f"ActorPool.steps_per_order = {steps_per_order}, max_policy_age = "
+                       f"{max_policy_age}: must both be at least 1")
+    if context.run.num_input_pipelines > 1:
+      raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
+                       "one process, and this run has several; write 0, and each process acts")
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self._processes, self._seed, self._where = processes, seed, where
     self._steps_per_order, self._max_policy_age = steps_per_order, max_policy_age
@@ -282,19 +293,3 @@ class ActorPool(tf.Module):
       raise UsageError(f"ActorPool.max_policy_age = {self._max_policy_age}: is less than "
                        f"train.steps_per_call = {self._stride}, and weights change only between "
                        "two calls; write at least that")
-
-
-def _check(environments: Environments, processes: int, where: str, steps_per_order: int,
-           max_policy_age: int) -> None:
-  if processes < 1 or environments.number % processes:
-    raise UsageError(f"make_actor.processes = {processes}: Environments.number = "
-                     f"{environments.number} cannot be divided evenly among them; change one "
-                     "of the two")
-  if where not in PLACES:
-    raise UsageError(f"ActorPool.where = {where!r}: write 'local' or 'ray'")
-  if steps_per_order < 1 or max_policy_age < 1:
-    raise UsageError(f"ActorPool.steps_per_order = {steps_per_order}, max_policy_age = "
-                     f"{max_policy_age}: must both be at least 1")
-  if context.run.num_input_pipelines > 1:
-    raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
-                     "one process, and this run has several; write 0, and each process acts")

@@ -11,9 +11,6 @@ class FreshEpisodes(gymnasium.Wrapper):
   The sticky actions of MinAtar need it: the last action of an episode may be the first of the next.
 
       Environments.wrappers = {'models.rl.environments.fresh_episodes:FreshEpisodes': {}}
-
-  Args:
-    env: an environment.
   """
 
   def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:

@@ -58,17 +58,10 @@ def working_opengl() -> str:
 
 def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int],
            height: int) -> tuple[list[np.ndarray], str]:
-  """Renders some moments of an episode.
+  """Renders the episode of a seed and all of its actions, float32 `[t, a]`, at some moments.
 
-  Args:
-    settings: the environment.
-    seed: the seed of the episode.
-    actions: float32 `[t, a]`, all actions of the episode.
-    steps: ascending numbers in 0..t; a frame is rendered after each of these numbers of actions.
-    height: pixels of the frames.
-
-  Returns:
-    uint8 `[height, w, 3]` for each of `steps`, and ''; or no frame, and the reason.
+  `steps` are ascending numbers in 0..t, of actions that come before a frame. Returns uint8
+  `[height, w, 3]` for each, and ''; or no frame, and the reason.
   """
   import cloudpickle
   settings = settings._replace(render=True, pixels=None)

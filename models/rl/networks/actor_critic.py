@@ -8,6 +8,17 @@ import tensorflow as tf
 
 from models.rl.networks.noisy import NoisyMLP
 from replicator import UsageError
+from replicator.step.variables import held_by
+
+
+class Trained(tf.Module):
+  """A module that an optimizer updates: all variables of the layers that it holds."""
+
+  @property
+  def trainable_variables(self) -> list[keras.Variable]:
+    """Those of each layer, in the order in which the layers became attributes."""
+    layers = held_by(self, (keras.layers.Layer,))
+    return [v for _, layer in layers for v in layer.trainable_variables]
 
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
@@ -34,7 +45,7 @@ def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
 
 
 @gin.configurable(denylist=["observation_shape", "outputs"])
-class Policy(tf.Module):
+class Policy(Trained):
   """Maps observations to the numbers that determine actions. Images pass convolutions first.
 
   Args:
@@ -57,14 +68,9 @@ class Policy(tf.Module):
     """The outputs for observations: `[n, *observation_shape] -> [n, outputs]`."""
     return _floating(self.network(observations))
 
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return self.network.trainable_variables
-
 
 @gin.configurable(denylist=["observation_shape", "action_size", "outputs"])
-class Critic(tf.Module):
+class Critic(Trained):
   """Maps observations and actions to values, or to the logits of distributions of values.
 
   Args:
@@ -89,14 +95,9 @@ class Critic(tf.Module):
     seen = self.torso(observations)
     return _floating(self.network(tf.concat([seen, tf.cast(actions, seen.dtype)], 1)))
 
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return self.torso.trainable_variables + self.network.trainable_variables
-
 
 @gin.configurable(denylist=["observation_shape", "actions", "outputs"])
-class ActionValues(tf.Module):
+class ActionValues(Trained):
   """Maps observations to values of all actions, or to the logits of distributions of values.
 
   Args:
@@ -137,23 +138,15 @@ class ActionValues(tf.Module):
 
     Noisy layers take noise `[n, noise_size]`, which is ~ N(0, 1), or 0 for the mean weights.
     """
-    features = self.torso(observations)
-    heads = self.heads
-    if noise is None:
-      found, *values = (_floating(head(features)) for head in heads)
-    else:
-      parts = tf.split(noise, [head.noise_size for head in heads], 1)
-      found, *values = (_floating(head(features, part))
-                        for head, part in zip(heads, parts, strict=True))
+    given = [[self.torso(observations)]] * len(self.heads)
+    if noise is not None:
+      parts = tf.split(noise, [head.noise_size for head in self.heads], 1)
+      given = [[*features, part] for features, part in zip(given, parts, strict=True)]
+    found, *values = (_floating(head(*each)) for head, each in zip(self.heads, given, strict=True))
     found = tf.reshape(found, self.shape)
     if values:
       found += values[0][:, tf.newaxis] - tf.reduce_mean(found, 1, keepdims=True)
     return found
-
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return [v for part in (self.torso, *self.heads) for v in part.trainable_variables]
 
 
 def _floating(outputs: tf.Tensor) -> tf.Tensor:

@@ -73,13 +73,8 @@ def project(returns: tf.Tensor, probabilities: tf.Tensor, z: tf.Tensor) -> tf.Te
 
       p'_i = sum_j p_j max(0, 1 - |clip(r_j, z_1, z_k) - z_i| / dz)
 
-  Args:
-    returns: r `[n, j]`.
-    probabilities: p `[n, j]`.
-    z: evenly spaced, `[k]`.
-
-  Returns:
-    p' `[n, k]`; its rows have the sums of those of p.
+  The returns r and probabilities p are `[n, j]`, and z, evenly spaced, is `[k]`. The result p' is
+  `[n, k]`; its rows have the sums of those of p.
   """
   clipped = tf.clip_by_value(returns, z[0], z[-1])[:, tf.newaxis, :]
   distance = tf.abs(clipped - z[:, tf.newaxis]) / (z[1] - z[0])

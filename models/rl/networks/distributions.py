@@ -15,12 +15,8 @@ def draw(logits: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
   By Gumbel's trick: the largest of `logits - log(-log u)`, where u is uniform. Here u is the
   distribution function of the noise, and so the same for all actions if there is none.
 
-  Args:
-    logits: `[n, k]`.
-    noise: N(0, 1), or zeros, `[n, k]`.
-
-  Returns:
-    1 at the place of the action, else 0, floatx `[n, k]`.
+  Logits and noise, which is N(0, 1) or zeros, are `[n, k]`. The result has 1 at the place of the
+  action, else 0, floatx `[n, k]`.
   """
   uniform = 0.5 * (1.0 + tf.math.erf(tf.cast(noise, tf.float64) / math.sqrt(2.0)))
   scores = tf.cast(logits, tf.float64) - tf.math.log(-tf.math.log(uniform))
@@ -74,11 +70,7 @@ class Categorical:
 class Gaussian(tf.Module):
   """Normal distributions of actions, described by means `[n, a]`, with deviations that are learned.
 
-  Args:
-    size: a.
-
-  Attributes:
-    log_deviation: the logarithms of the standard deviations, initially 0, `[a]`.
+  `log_deviation` has their logarithms, initially 0, `[a]`; `size` is a.
   """
 
   def __init__(self, size: int):

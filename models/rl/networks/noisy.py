@@ -13,13 +13,9 @@ class NoisyMLP(keras.layers.Layer):
 
       y = x W + b + (x f(e_in)) S * f(e_out) + s * f(e_out),    f(e) = sign(e) sqrt|e|
 
-  Each example has noise of its own, so that no replica needs that of another; in the paper a batch
-  has one draw. Reference: arXiv:1706.10295, sections 3 and 3.2.
-
-  Args:
-    sizes: units of the layers.
-    sigma: the noise at first: S and s are `sigma / sqrt(inputs)`.
-    activation: of all layers but the last.
+  At first S and s are `sigma / sqrt(inputs)`. All layers but the last have the activation. Each
+  example has noise of its own, so that no replica needs that of another; in the paper a batch has
+  one draw. Reference: arXiv:1706.10295, sections 3 and 3.2.
 
   Attributes:
     noise_size: how many numbers of noise an example needs; known when it is built.

@@ -17,18 +17,9 @@ def values(critics: Critics, observations: tf.Tensor, actions: tf.Tensor) -> tf.
 
 def update(optimizer: replicator.Optimizer, critics: Critics, observations: tf.Tensor,
            actions: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-  """Moves all critics towards a target by their weighted squared errors.
+  """Moves all critics, which the optimizer owns, towards a target by their weighted squared errors.
 
-  Args:
-    optimizer: owns the critics.
-    critics: the networks.
-    observations: `[n, *shape]`.
-    actions: `[n, a]`.
-    target: the return of each, [n].
-    weight: the weight of each, [n].
-
-  Returns:
-    the mean absolute error of each, [n].
+  The target, a return, and the weight are [n]. Returns the mean absolute error of each, [n].
   """
   def loss():
     errors = values(critics, observations, actions) - target[:, tf.newaxis]

@@ -89,8 +89,18 @@ class Replay(tf.Module):
                augment: Callable[[tf.Tensor], tf.Tensor] | None = None):
     super().__init__()
     self.stream_capacity = -(-capacity // streams)
-    _check_settings(observation_dtype, capacity, self.stream_capacity, n_step, stack, discount,
-                    priority_exponent, importance_exponent)
+    if observation_dtype not in ("float32", "uint8"):
+      raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
+    at_least_one("Replay", n_step=n_step)
+    if self.stream_capacity < n_step + stack:
+      raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {self.stream_capacity} "
+                       f"timesteps, too few for a transition of n_step = {n_step}"
+                       f"{f' and a stack of {stack}' if stack > 1 else ''}; write more")
+    from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
+                importance_exponent=importance_exponent)
+    if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):
+      raise UsageError(f"Replay.importance_exponent = {importance_exponent}: corrects for "
+                       "priorities, and there are none; write Replay.priority_exponent = 0.6, too")
     self._format = streams, tuple(observation_shape), observation_dtype, action_size
     self.prioritized = priority_exponent > 0
     self._stack, self._n_step, self._discount = stack, n_step, discount
@@ -302,20 +312,3 @@ def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
       raise
     raise UsageError("Replay: TensorFlow cannot store observations of uint8 in several processes; "
                      "write Replicator.strategy = 'mirrored', or observe no pixels") from error
-
-
-def _check_settings(observation_dtype: str, capacity: int, stream_capacity: int, n_step: int,
-                    stack: int, discount: float, priority_exponent: float,
-                    importance_exponent: float) -> None:
-  if observation_dtype not in ("float32", "uint8"):
-    raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
-  at_least_one("Replay", n_step=n_step)
-  if stream_capacity < n_step + stack:
-    raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {stream_capacity} "
-                     f"timesteps, too few for a transition of n_step = {n_step}"
-                     f"{f' and a stack of {stack}' if stack > 1 else ''}; write more")
-  from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
-              importance_exponent=importance_exponent)
-  if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):
-    raise UsageError(f"Replay.importance_exponent = {importance_exponent}: corrects for "
-                     "priorities, and there are none; write Replay.priority_exponent = 0.6, too")

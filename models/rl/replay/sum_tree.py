@@ -35,16 +35,10 @@ class SumTree(tf.Module):
       self.levels.append(_zeros(self.levels[-1].shape[0], tf.float64))
 
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws indices, each with a probability in proportion to its number.
+    """Draws indices, int64 [n], each with a probability in proportion to its number, float32 [n].
 
-    An index whose number is 0 is never drawn. When all numbers are 0, the index has no meaning,
-    and its number is 0.
-
-    Args:
-      uniform: float64 [n], in [0, 1).
-
-    Returns:
-      the indices, int64 [n], and their numbers, float32 [n].
+    `uniform`, float64 [n], is in [0, 1). An index whose number is 0 is never drawn. When all
+    numbers are 0, the index has no meaning, and its number is 0.
     """
     index = tf.zeros_like(uniform, tf.int64)
     rest = None
@@ -72,10 +66,8 @@ def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
 def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
   """Changes some numbers in one copy of a tree's levels, and the sums above them.
 
-  Args:
-    levels: see `SumTree`; plain variables.
-    index: int64 [n]. If an index occurs twice, its greatest number counts.
-    numbers: float32 [n], at least 0.
+  The numbers are float32 [n], at least 0, and the index int64 [n]. If it occurs twice, its greatest
+  number counts.
   """
   places = _places(index)
   # Where an index occurs twice, the first line keeps a number that depends on the device. The

@@ -29,12 +29,9 @@ class Timesteps(NamedTuple):
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
-  """The END timesteps of the episodes of some streams.
+  """The END timesteps of the episodes of some streams, int [k].
 
-  Args:
-    streams: int [k], the streams whose episodes end.
-    observations: [n, *shape], the last observations of all streams.
-    action_size: length of an action.
+  `observations [n, *shape]` are the last ones of all streams.
   """
   k = len(streams)
   return Timesteps(streams.astype(np.int32), observations[streams],
@@ -82,9 +79,7 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """The number of each new timestep in its stream, int64 [m], and the new counts, int64 [streams].
 
-  Args:
-    stream: int32 [m], the stream of each timestep.
-    written: int64 [streams], how many timesteps each stream received before.
+  `stream`, int32 [m], is that of each timestep; `written` has the counts before.
   """
   counts = np.bincount(stream, minlength=len(written))
   order = np.argsort(stream, kind="stable")

@@ -4,9 +4,11 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.rl.networks.actor_critic import Trained
+
 
 @gin.configurable(denylist=["inputs", "outputs", "scale"])
-class NormalizedMLP(tf.Module):
+class NormalizedMLP(Trained):
   """Layers of Dense, LayerNormalization and SiLU, and a last Dense layer.
 
   Args:
@@ -31,11 +33,6 @@ class NormalizedMLP(tf.Module):
     rows = self.network(tf.reshape(inputs, [-1, inputs.shape[-1]]))
     outputs = tf.reshape(rows, [-1, *inputs.shape[1:-1], rows.shape[-1]])
     return tf.cast(outputs, keras.config.floatx())
-
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return self.network.trainable_variables
 
 
 def normalized(units: int) -> list[keras.layers.Layer]:

@@ -15,11 +15,8 @@ def lambda_returns(reward: tf.Tensor, discount: tf.Tensor, value: tf.Tensor, lam
 
       R_i = r_i + d_i ((1 - lambda) v_i + lambda R_(i + 1)),    R_t = r_t + d_t v_t
 
-  Args:
-    reward: r, for each action.
-    discount: d, the factor on what follows the action.
-    value: v, of the state after the action.
-    lambda_: from 0, the reward and the value of the next state, to 1, all rewards.
+  Each action has a reward r, a discount d, the factor on what follows it, and the value v of the
+  state after it. Lambda is from 0, the reward and the value of the next state, to 1, all rewards.
   """
   found = [value[:, -1]]
   for i in reversed(range(reward.shape[1])):

@@ -10,6 +10,7 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.rl.networks.actor_critic import Trained
 from models.rl.world_model.mlp import NormalizedMLP, normalized
 from replicator.errors import at_least_one, from_0_to_1
 
@@ -23,7 +24,7 @@ class Observed(NamedTuple):
 
 
 @gin.configurable(denylist=["embedding_size", "action_size"])
-class RSSM(tf.Module):
+class RSSM(Trained):
   """A model of sequences with a state s = (h, z).
 
       h_t = f(h_(t - 1), z_(t - 1), a_(t - 1))    the recurrence, a GRU
@@ -67,12 +68,6 @@ class RSSM(tf.Module):
     self._prior = NormalizedMLP(deterministic, self._stochastic, units=units, layers=1)
     self._posterior = NormalizedMLP(deterministic + embedding_size, self._stochastic, units=units,
                                     layers=1)
-
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return [v for part in (self._input, self._gates, self._prior, self._posterior)
-            for v in part.trainable_variables]
 
   def recur(self, state: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
     """The next h: `[n, size], [n, a] -> [n, d]`; actions count as if clipped to [-1, 1]."""

@@ -10,6 +10,7 @@ import gin
 import keras
 import tensorflow as tf
 
+from models.rl.networks.actor_critic import Trained
 from models.rl.networks.two_hot import TwoHot, symlog
 from models.rl.replay.sequences import Sequences
 from models.rl.world_model.mlp import NormalizedMLP
@@ -27,7 +28,7 @@ class Dream(NamedTuple):
 
 
 @gin.configurable(denylist=["observation_shape", "action_size"])
-class WorldModel(tf.Module):
+class WorldModel(Trained):
   """Encoder, recurrent state-space model, decoder, and heads for rewards and for ends of episodes.
 
   Args:
@@ -61,12 +62,6 @@ class WorldModel(tf.Module):
     # First predictions of exactly 0 spare the critic rewards that are not there.
     self.reward = NormalizedMLP(self.rssm.size, self._rewards.outputs, 0.0)
     self.continues = NormalizedMLP(self.rssm.size, 1)
-
-  @property
-  def trainable_variables(self) -> list[keras.Variable]:
-    """The variables that an optimizer updates."""
-    return [v for part in (self.encoder, self.rssm, self.decoder, self.reward, self.continues)
-            for v in part.trainable_variables]
 
   def recognize(self, state: tf.Tensor, action: tf.Tensor, observations: tf.Tensor) -> tf.Tensor:
     """The state after an action and an observation: `[n, size], [n, a], [n, c] -> [n, size]`."""

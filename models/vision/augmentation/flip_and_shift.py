@@ -10,13 +10,9 @@ def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool 
           ) -> tf.Tensor:
   """Moves each image by whole pixels, down and to the right: `[n, h, w, c] -> [n, h, w, c]`.
 
-  It multiplies with permutations, whose gradients are as fast and deterministic on any device.
-
-  Args:
-    images: floating [n, h, w, c].
-    rows: how far down, int32 [n].
-    columns: how far to the right, int32 [n].
-    reflect: True fills the border with the reflected image, False with zeros.
+  It multiplies floats with permutations, whose gradients are as fast and deterministic on any
+  device. Rows and columns are int32 [n]. `reflect` fills the border with the reflected image, else
+  with zeros.
   """
   _, h, w, _ = images.shape
   down = _taken(h, rows, reflect, images.dtype)

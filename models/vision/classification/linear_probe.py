@@ -7,14 +7,9 @@ def linear_probe(features: np.ndarray, labels: np.ndarray, held_out_features: np
                  held_out_labels: np.ndarray) -> float:
   """The accuracy of a logistic regression on held-out examples; NaN if a feature is not finite.
 
-  Each feature is standardized by the mean and the standard deviation of the training examples.
-  scikit-learn's `LogisticRegression` with its default penalty fits the classifier.
-
-  Args:
-    features: floats `[n, d]` of the training examples.
-    labels: integers `[n]`.
-    held_out_features: floats `[m, d]`.
-    held_out_labels: integers `[m]`.
+  Features are floats `[n, d]`, and labels integers `[n]`. Each feature is standardized by the mean
+  and the standard deviation of the training examples. scikit-learn's `LogisticRegression` with its
+  default penalty fits the classifier.
   """
   from sklearn.linear_model import LogisticRegression  # It takes a second to load.
   from sklearn.pipeline import make_pipeline

@@ -23,18 +23,14 @@ from replicator.errors import nearest
 
 
 class ResNetDescription(NamedTuple):
-  """The differences between residual networks.
+  """The differences between residual networks."""
 
-  Attributes:
-    blocks: the number of blocks of each stage; all stages but the first halve the size.
-    bottleneck: whether a block has three convolutions, with four times the channels at its end.
-    for_cifar: whether it is one of those for images of 32 pixels: with 16 channels in the first
-      stage in place of 64, and with shortcuts to another shape that take every second pixel and add
-      channels of zeros, in place of a 1x1 convolution.
-  """
-
-  blocks: tuple[int, ...]
+  blocks: tuple[int, ...]  # Those of each stage; all stages but the first halve the size.
+  # Whether a block has three convolutions, with four times the channels at its end.
   bottleneck: bool = False
+  # Whether it is for images of 32 pixels: with 16 channels in the first stage in place of 64, and
+  # with shortcuts to another shape that take every second pixel and add channels of zeros, in
+  # place of a 1x1 convolution.
   for_cifar: bool = False
 
 
@@ -170,13 +166,8 @@ class ConvNorm(keras.layers.Layer):
 
   It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
   would pad the right side more than the left. A 1x1 kernel gets the pixels that it is for, since
-  the gradient of one with a stride is unsafe on CPUs: see `replicator.tracing.convolutions`.
-
-  Args:
-    filters: the number of output channels.
-    size: the width of the kernel, an odd number.
-    stride: 1 or 2.
-    gamma: the initializer of the scale of the normalization.
+  the gradient of one with a stride is unsafe on CPUs: see `replicator.tracing.convolutions`. The
+  `size` of a kernel is odd; `gamma` is the initializer of the scale of the normalization.
   """
 
   def __init__(self, filters: int, size: int, stride: int = 1, gamma: str = "ones"):

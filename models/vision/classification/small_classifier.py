@@ -39,18 +39,12 @@ class Classifier:
   """A convolutional network: uint8 [n, h, w, c] -> float32 features [n, 64], logits [n, classes].
 
   The features are the activations before the last layer.
-
-  Attributes:
-    model: the network, whose inputs are images in [-1, 1].
-    accuracy: fraction of held-out images that it classifies correctly.
-    num_train: number of training images.
-    num_held_out: number of images that `accuracy` was measured on.
   """
 
-  model: keras.Model
-  accuracy: float
-  num_train: int
-  num_held_out: int
+  model: keras.Model  # The network, whose inputs are images in [-1, 1].
+  accuracy: float  # The fraction of held-out images that it classifies correctly.
+  num_train: int  # The number of training images.
+  num_held_out: int  # The number of images that `accuracy` was measured on.
 
   def __call__(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _predict(self.model, images)

@@ -28,10 +28,8 @@ class Original:
   """A whole image, of which parts are cut out and resized.
 
   A part of a JPEG file has the pixels that it has in the whole image, though of a large file only
-  the part is decoded. One that is much too large is decoded at a fraction of its size.
-
-  Attributes:
-    size: height and width, as a person sees the image.
+  the part is decoded. One that is much too large is decoded at a fraction of its size. `size` has
+  the height and the width, as a person sees the image.
   """
 
   def __init__(self, image: Image.Image, content: bytes = b"") -> None:

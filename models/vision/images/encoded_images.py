@@ -20,18 +20,12 @@ MEMORY_LIMIT = 2 ** 31
 
 
 class EncodedImages(Protocol):
-  """Numbered images, encoded as JPEG, PNG, ..., with a label each.
+  """Numbered images, encoded as JPEG, PNG, ..., with a label each."""
 
-  Attributes:
-    path: where they are, as the user wrote it.
-    labels: int [n], which index `class_names`.
-    class_names: one name per label, in label order.
-    image_shape: that of all images, which are squares; None if they have their own sizes.
-  """
-
-  path: str
-  labels: np.ndarray
-  class_names: tuple[str, ...]
+  path: str  # Where they are, as the user wrote it.
+  labels: np.ndarray  # int [n], which index `class_names`.
+  class_names: tuple[str, ...]  # One name per label, in label order.
+  # That of all images, which are squares; None if they have their own sizes.
   image_shape: Shape | None = None
   _files: Sequence[str] = ()
 

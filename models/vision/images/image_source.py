@@ -15,19 +15,12 @@ _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same im
 
 
 class ImageSource(Protocol):
-  """Numbered, labeled images of one size: an example source for `replicator` input pipelines.
+  """Numbered, labeled images of one size: an example source for `replicator` input pipelines."""
 
-  Attributes:
-    size: number of distinct examples.
-    image_shape: `(height, width, channels)` of every image; channels is 1 or 3.
-    num_classes: number of distinct labels.
-    class_names: one name per label, in label order.
-  """
-
-  size: int
-  image_shape: tuple[int, int, int]
-  num_classes: int
-  class_names: tuple[str, ...]
+  size: int  # The number of distinct examples.
+  image_shape: tuple[int, int, int]  # Height, width and channels, 1 or 3, of every image.
+  num_classes: int  # The number of distinct labels.
+  class_names: tuple[str, ...]  # One name per label, in label order.
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
     """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
@@ -112,14 +105,7 @@ class Subset(SourceOf):
 
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """Divides a source into what is trained on and what is held out, by a fixed permutation.
-
-  Args:
-    source: the images.
-    share: the share that is held out, in (0, 1).
-
-  Returns:
-    The training part and the held-out part.
+  """The training part of a source, and the held-out share of it, by a fixed permutation.
 
   Raises:
     UsageError: a part would have no image.

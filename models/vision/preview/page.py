@@ -32,14 +32,10 @@ _PIXELS_SHOW = 64   # A picture with at most so many pixels a side shows them.
 
 def render(survey: Survey, found: Sequence[Concern], source: DecodedImages,
            augmentation: Sequence[str], command: str) -> str:
-  """The page.
+  """The page of a survey, of the lines about faults, and of the examples that a training draws.
 
-  Args:
-    survey: the facts about the images.
-    found: the lines about faults.
-    source: the examples that a training draws from.
-    augmentation: the bindings of `Augmentation` that are in force.
-    command: makes the same page again.
+  `augmentation` has the bindings of `Augmentation` that are in force; `command` makes the page
+  again.
   """
   sizes = collections.Counter(map(tuple, survey.sizes.tolist())).most_common()
   warnings = f"{len(found)} warning{'s' if len(found) > 1 else ''}" if found else "no warnings"

@@ -30,21 +30,13 @@ class Concern(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-  """Facts about the n images that were looked at and can be read.
+  """Facts about the n images that were looked at and can be read."""
 
-  Attributes:
-    encoded: all images.
-    indices: int [n], their numbers.
-    sizes: int [n, 2], width and height, as a person sees them.
-    digests: bytes of equal length, [n], the same for equal contents.
-    unreadable: the reasons why others cannot be read, by the number of the image.
-  """
-
-  encoded: EncodedImages
-  indices: np.ndarray
-  sizes: np.ndarray
-  digests: np.ndarray
-  unreadable: dict[int, str]
+  encoded: EncodedImages  # All images.
+  indices: np.ndarray  # int [n], their numbers.
+  sizes: np.ndarray  # int [n, 2], width and height, as a person sees them.
+  digests: np.ndarray  # Bytes of equal length, [n], the same for equal contents.
+  unreadable: dict[int, str]  # Why others cannot be read, by the number of the image.
 
   @property
   def counts(self) -> np.ndarray:
@@ -74,10 +66,7 @@ def examine(encoded: EncodedImages, most: int | None = None,
             shown: Shown | None = None) -> Survey:
   """Looks at the images, or at `most` that are drawn at random.
 
-  Args:
-    encoded: the images.
-    most: how many to look at; by default all.
-    shown: is called with how many were looked at, and how many there are.
+  `shown` is called with how many were looked at, and how many there are.
 
   Raises:
     UsageError: none can be read.
@@ -119,11 +108,9 @@ def _look(encoded: EncodedImages, index: int) -> tuple[tuple[int, int], bytes] |
 
 
 def concerns(survey: Survey, test: Survey | None = None) -> list[Concern]:
-  """Lines about faults that break or mislead a training, the worst first.
+  """Lines about faults of the images to train on that break or mislead a training, the worst first.
 
-  Args:
-    survey: the images to train on.
-    test: the images to test on, if the user has named some.
+  `test` has the images to test on, if the user has named some.
   """
   found = [*_faults(survey), *(_leaks(survey, test) if test else [])]
   return sorted(found, key=lambda concern: concern.kind)

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 import replicator
-from replicator import UsageError
+from replicator.errors import above_zero
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import replicated
 
@@ -22,17 +22,12 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 class SelfSupervisedLoss(Protocol):
-  """The interface of a loss for `experiments.self_supervision`.
+  """The interface of a loss for `experiments.self_supervision`."""
 
-  Attributes:
-    predicts: whether a predictor transforms the projections of the views, but not the targets.
-    has_teacher: whether the targets are those of a teacher, the network with averaged weights.
-    prototypes: d, if a projection is compared with so many learned directions, as a classifier
-      compares; 0 if it is not, and d is free.
-  """
-
-  predicts: bool
-  has_teacher: bool
+  predicts: bool  # Whether a predictor transforms what the views are projected to, not the targets.
+  has_teacher: bool  # Whether the targets are of a teacher, the network with averaged weights.
+  # d, if a projection is compared with so many learned directions, as a classifier compares; 0 if
+  # it is not, and d is free.
   prototypes: int
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
@@ -58,7 +53,7 @@ class SimCLR:
   predicts, has_teacher, prototypes = False, False, 0
 
   def __init__(self, temperature: float = 0.5):
-    _check_positive("SimCLR", temperature=temperature)
+    above_zero("SimCLR", temperature=temperature)
     self.temperature = temperature
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
@@ -180,8 +175,8 @@ class DINO(tf.Module):
   def __init__(self, prototypes: int = 1024, temperature: float = 0.1,
                teacher_temperature: float = 0.04, center_momentum: float = 0.9):
     super().__init__()
-    _check_positive("DINO", prototypes=prototypes, temperature=temperature,
-                    teacher_temperature=teacher_temperature)
+    above_zero("DINO", prototypes=prototypes, temperature=temperature,
+               teacher_temperature=teacher_temperature)
     self.prototypes = prototypes
     self.temperature = temperature
     self.teacher_temperature = teacher_temperature
@@ -204,9 +199,3 @@ class DINO(tf.Module):
 
 def _off_diagonal(x: tf.Tensor) -> tf.Tensor:
   return tf.linalg.set_diag(x, tf.zeros_like(x[0]))
-
-
-def _check_positive(owner: str, **values: float) -> None:
-  for name, value in values.items():
-    if not value > 0:
-      raise UsageError(f"{owner}.{name} = {value!r}: must be above 0")

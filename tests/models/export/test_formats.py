@@ -18,29 +18,26 @@ OBSERVATION = Values("observation", (5,), "float32", "numbers")
 PIXELS = Values("observation", (36, 36, 3), "uint8", "frames", 0, 255)
 
 
-def stock_upsampling():
-  layers = keras.layers
-  return keras.Sequential([
-      keras.Input([8]), layers.Dense(4 * 4 * 6), layers.Reshape([4, 4, 6]),
-      layers.UpSampling2D(2), layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(),
-      layers.ReLU(), layers.UpSampling2D(2, interpolation="bilinear"),
-      layers.Conv2D(3, 3, padding="same", activation="tanh")])
+layers = keras.layers
 
 
-def stock_transposed_convolution():
-  layers = keras.layers
+def stock(*others):
+  """A generator of layers of Keras."""
   return keras.Sequential([
-      keras.Input([8]), layers.Dense(4 * 4 * 6), layers.Reshape([4, 4, 6]),
-      layers.Conv2DTranspose(6, 4, 2, padding="same"), layers.BatchNormalization(),
-      layers.LeakyReLU(0.2), layers.Conv2DTranspose(3, 5, 3, activation="tanh")])
+      keras.Input([8]), layers.Dense(4 * 4 * 6), layers.Reshape([4, 4, 6]), *others])
 
 
 SLOW = pytest.mark.slow
 NETWORKS = {  # A network, and the arguments that it takes.
     "SNGAN": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02, num_classes=3), [CODE, LABEL]),
     "policy": (lambda: Policy((5,), 2, (8, 8)), [OBSERVATION]),
-    "stock upsampling": (stock_upsampling, [CODE]),
-    "stock transposed convolution": (stock_transposed_convolution, [CODE]),
+    "stock upsampling": (lambda: stock(
+        layers.UpSampling2D(2), layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(),
+        layers.ReLU(), layers.UpSampling2D(2, interpolation="bilinear"),
+        layers.Conv2D(3, 3, padding="same", activation="tanh")), [CODE]),
+    "stock transposed convolution": (lambda: stock(
+        layers.Conv2DTranspose(6, 4, 2, padding="same"), layers.BatchNormalization(),
+        layers.LeakyReLU(0.2), layers.Conv2DTranspose(3, 5, 3, activation="tanh")), [CODE]),
     "SNGAN without classes": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02), [CODE]),
     "SNGAN's encoder": (lambda: sngan.Encoder(8, 3, 8, 0.04), [IMAGE]),
     "BigGAN": (lambda: biggan.BigGANGenerator(8, 3, 8, 3, 4, 4, attention=8), [CODE, LABEL]),

@@ -10,7 +10,6 @@ from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
 from models.metrics.distances.neighbors import neighbor_scores
 from models.metrics.extractors.extractor import Extracted
-from replicator.errors import UsageError
 
 
 class Projected:
@@ -95,8 +94,3 @@ def test_only_what_is_needed_is_kept():
   np.testing.assert_allclose(gathered.statistics.mean, kept.statistics.mean, rtol=1e-12)
   np.testing.assert_allclose(gathered.statistics.covariance, kept.statistics.covariance,
                              rtol=1e-9, atol=1e-12)
-
-
-def test_no_images_are_refused():
-  with pytest.raises(UsageError, match="There are no generated images"):
-    gather([], Projected(), {"statistics"})

@@ -90,6 +90,14 @@ def test_samples_have_all_classes_in_turn_and_come_in_batches():
   assert [len(z) for z in gan.codes] == [250, 250, 1]
 
 
+def test_parts_of_samples_are_parts_of_all():
+  whole, of_parts = Gan(num_classes=3), Gan(num_classes=3)
+  images = samples(whole, 10)
+  parts = [samples(of_parts, 10, slice(i, i + 4), batch_size=3) for i in (0, 4, 8)]
+  np.testing.assert_array_equal(np.concatenate(parts), images)
+  np.testing.assert_array_equal(np.concatenate(of_parts.codes), whole.codes[0])
+
+
 def test_every_evaluation_has_the_same_codes_of_the_seed_of_the_run():
   first, later, other = (Gan(num_classes=0) for _ in range(3))
   samples(first, 4)

@@ -9,7 +9,8 @@ import tensorflow as tf
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder
 from models.gan.networks.biggan import BigGANDiscriminator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
-from tests.models.gan.networks.plain import check_gradients, check_statistics, made, moved, normal
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import made, moved, normal
 
 F = functools.partial(BigGANDiscriminator, width=2)
 
@@ -24,10 +25,7 @@ def networks():
 
 def linear(x, layer):
   """A spectrally normalized linear layer, whose singular vector it sets to the exact one."""
-  kernel = layer.kernel.numpy()
-  _, singular_values, vectors = np.linalg.svd(kernel)
-  layer.u.assign(vectors[:1])
-  return x @ (kernel / singular_values[0]) + layer.layer.bias.numpy()
+  return x @ plain.normalized(layer) + layer.layer.bias.numpy()
 
 
 def relu(x):
@@ -77,13 +75,13 @@ def test_gradients_reach_every_variable(networks):
     scores = discriminator(images, codes.mean + codes.scale, training=True)
     return tf.add_n([tf.reduce_sum(tf.square(score)) for score in scores])
 
-  check_gradients(networks, loss)
+  plain.check_gradients(networks, loss)
 
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   discriminator, encoder = networks
   images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
-  check_statistics(networks, lambda training: (
+  plain.check_statistics(networks, lambda training: (
       discriminator(images, codes, training=training), encoder(images, training=training)))
 
 

@@ -57,6 +57,11 @@ def actor_in(name: str, number: int = 1, warn=None, random_steps: int = 0, noise
                warn=warn or unexpected, memory_size=memory_size), recorder
 
 
+def restore(actor: Actor, values: list[np.ndarray]) -> None:
+  for variable, value in zip(actor.variables, values, strict=True):
+    variable.assign(value)
+
+
 def assert_equal(found: Timesteps, expected: Timesteps) -> None:
   for name, part in found._asdict().items():
     assert part.dtype == getattr(expected, name).dtype
@@ -147,23 +152,24 @@ def test_one_call_collects_the_same_as_several(scripted):
   assert_equal(whole[1].all(), pieces[1].all())
 
 
-@pytest.mark.parametrize("name, vectorization", [
-    ("Pendulum-v1", "sync"), ("dm_control/cartpole-swingup-v0", "sync"),
-    pytest.param("Pendulum-v1", "async", marks=pytest.mark.slow),
-    pytest.param("dm_control/cartpole-swingup-v0", "async", marks=pytest.mark.slow)])
-def test_a_restored_actor_continues_bit_for_bit(name, vectorization):
+@pytest.mark.parametrize("name, vectorization, act", [
+    ("Pendulum-v1", "sync", policy), ("dm_control/cartpole-swingup-v0", "sync", policy),
+    ("Scripted-v0", "sync", counting),
+    pytest.param("Pendulum-v1", "async", policy, marks=pytest.mark.slow),
+    pytest.param("dm_control/cartpole-swingup-v0", "async", policy, marks=pytest.mark.slow)])
+def test_a_restored_actor_continues_bit_for_bit(name, vectorization, act, scripted):
+  scripted(length=8)
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
   settings = {"number": 2, "random_steps": 60, "vectorization": vectorization,
-              "episode_steps": 70, "noise": PinkNoise()}
+              "episode_steps": 70, "noise": PinkNoise(), "memory_size": int(act is counting)}
   unbroken, all_rows = actor_in(name, **settings)
-  unbroken.collect(policy, 170)
+  unbroken.collect(act, 170)
   saved, rows_before = [v.numpy() for v in unbroken.variables], len(all_rows.all().stream)
-  unbroken.collect(policy, 300)
+  unbroken.collect(act, 300)
   restored, rows = actor_in(name, **settings)
-  for variable, value in zip(restored.variables, saved, strict=True):
-    variable.assign(value)
-  restored.collect(policy, 300)
+  restore(restored, saved)
+  restored.collect(act, 300)
   assert_equal(rows.all(), Timesteps(*(part[rows_before:] for part in all_rows.all())))
   for found, expected in zip(restored.variables, unbroken.variables, strict=True):
     assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
@@ -178,8 +184,7 @@ def test_a_rollback_is_noticed(scripted, back, until):
   actor.collect(policy, back)
   saved = [v.numpy() for v in actor.variables]
   actor.collect(policy, until)
-  for variable, value in zip(actor.variables, saved, strict=True):
-    variable.assign(value)
+  restore(actor, saved)
   actor.collect(policy, until)
   assert_equal(recorder.rows[2], recorder.rows[1])
 
@@ -234,8 +239,7 @@ def test_a_run_with_a_failed_episode_resumes_like_any_other(scripted):
   saved = [v.numpy() for v in actor.variables]
   actor.collect(policy, 60)
   other, rows = actor_in("Scripted-v0", 3)
-  for variable, value in zip(other.variables, saved, strict=True):
-    variable.assign(value)
+  restore(other, saved)
   other.collect(policy, 60)
   assert_equal(rows.all(), recorder.rows[1])
 
@@ -311,21 +315,6 @@ def test_a_policy_remembers_its_episode_and_no_other(scripted):
   # Environment 1 fails in its third step, and the episodes of both end after four.
   assert counts == [[0, 0], [1, 1], [2, 2], [3, 0], [0, 1], [1, 2]]
   assert actor.kept.fields["memory"].numpy().tolist() == [[2], [3]]
-
-
-def test_a_restored_actor_remembers(scripted):
-  scripted()
-  unbroken, all_rows = actor_in("Scripted-v0", 2, memory_size=1)
-  unbroken.collect(counting, 11)
-  saved = [v.numpy() for v in unbroken.variables]
-  unbroken.collect(counting, 40)
-  restored, rows = actor_in("Scripted-v0", 2, memory_size=1)
-  for variable, value in zip(restored.variables, saved, strict=True):
-    variable.assign(value)
-  restored.collect(counting, 40)
-  assert_equal(rows.all(), all_rows.rows[1])
-  for found, expected in zip(restored.variables, unbroken.variables, strict=True):
-    assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
 
 
 def test_other_policies_have_no_variable_for_it(scripted):

@@ -23,12 +23,6 @@ def column(*numbers: float) -> np.ndarray:
   return np.array(numbers, np.float32)[:, np.newaxis]
 
 
-def test_actions_without_bounds_are_refused(scripted):
-  scripted(bound=np.inf)
-  with pytest.raises(UsageError, match="have no bounds"):
-    Environments("Scripted-v0")
-
-
 def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
   environments = Environments("CartPole-v1", 2)
   assert (environments.discrete, environments.action_size) == (True, 2)
@@ -41,7 +35,8 @@ def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
     ("TransformObservation", gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
      "do not make a vector of fixed length"),
     ("TransformAction", gymnasium.spaces.MultiBinary(3),
-     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such")])
+     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such"),
+    ("TransformAction", gymnasium.spaces.Box(-1.0, np.inf, [1]), "have no bounds")])
 def test_spaces_that_no_agent_can_use_are_refused(scripted, monkeypatch, transform, space, words):
   scripted()
   original, wrapper = gymnasium.make, getattr(gymnasium.wrappers, transform)
@@ -51,15 +46,22 @@ def test_spaces_that_no_agent_can_use_are_refused(scripted, monkeypatch, transfo
     Environments("Scripted-v0")
 
 
-@pytest.mark.parametrize("missing, name", [
-    ("gymnasium", "Pendulum-v1"), ("dm_control", SUITE), ("shimmy", SUITE),
-    ("mujoco", "HalfCheetah-v5")])
-def test_the_error_of_a_missing_package_says_how_to_install_it(monkeypatch, missing, name):
-  if missing == "shimmy":
-    pytest.importorskip("dm_control")
+PONG = {"name": "ale_py:ALE/Pong-v5", "kwargs": {"frameskip": 1},
+        "wrappers": {"gymnasium.wrappers:AtariPreprocessing": {}}}
+
+
+@pytest.mark.parametrize("missing, extra, settings, needed", [
+    ("gymnasium", "rl", {"name": "Pendulum-v1"}, "gymnasium"),
+    ("dm_control", "rl", {"name": SUITE}, "gymnasium"),
+    ("shimmy", "rl", {"name": SUITE}, "dm_control"),
+    ("mujoco", "rl", {"name": "HalfCheetah-v5"}, "gymnasium"),
+    ("ale_py", "atari", PONG, "gymnasium"), ("cv2", "atari", PONG, "ale_py")])
+def test_the_error_of_a_missing_package_says_how_to_install_it(
+    monkeypatch, missing, extra, settings, needed):
+  pytest.importorskip(needed)
   monkeypatch.setitem(sys.modules, missing, None)
-  with pytest.raises(UsageError, match=rf"needs {missing}, .* pip install -e '\.\[rl\]'"):
-    Environments(name)
+  with pytest.raises(UsageError, match=rf"needs {missing}, .* pip install -e '\.\[{extra}\]'"):
+    Environments(**settings)
 
 
 @pytest.mark.parametrize("vectorization", [
@@ -119,22 +121,6 @@ def test_a_fresh_episode_sees_nothing_of_the_one_before_in_an_image_of_bytes(fre
   again, _ = environments.reset({0: 2})
   assert (first == 0).all() and (again == (not fresh)).all()
   np.testing.assert_array_equal(later, np.broadcast_to([0, 1], [1, 2, 3, 2]))
-
-
-@pytest.mark.parametrize("missing, word", [("ale_py", "ale_py"), ("cv2", "cv2")])
-def test_the_games_of_atari_say_how_to_install_them(monkeypatch, missing, word):
-  if missing == "cv2":
-    pytest.importorskip("ale_py")
-  monkeypatch.setitem(sys.modules, missing, None)
-  with pytest.raises(UsageError, match=rf"needs {word}, .* pip install -e '\.\[atari\]'"):
-    Environments("ale_py:ALE/Pong-v5", kwargs={"frameskip": 1},
-                 wrappers={"gymnasium.wrappers:AtariPreprocessing": {}})
-
-
-def test_an_action_is_taken_at_least_once():
-  with pytest.raises(UsageError, match=r"ActionRepeat.repeat = 0: must be at least 1"):
-    Environments("Pendulum-v1", wrappers={
-        "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}})
 
 
 def test_actions_are_scaled_to_the_bounds_and_kept_in_them(scripted):

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from models.rl.networks.two_hot import TwoHot, symexp, symlog
-from replicator import UsageError
 
 NUMBERS = np.array([-1e9, -30.0, -1.0, -1e-3, 0.0, 1e-9, 0.5, 7.0, 1e4, 1e9])
 
@@ -56,11 +55,3 @@ def test_xla_computes_the_same(float64):
 
 def test_the_first_prediction_is_exactly_zero():
   assert TwoHot().mean(tf.zeros([3, 255])).numpy().tolist() == [0.0] * 3
-
-
-@pytest.mark.parametrize("settings, words", [
-    ({"limit": 0.0}, "TwoHot.limit = 0.0"), ({"bins": 4}, "TwoHot.bins = 4: write an odd number"),
-    ({"bins": 1}, "TwoHot.bins = 1")])
-def test_settings_that_cannot_work_are_refused(settings, words):
-  with pytest.raises(UsageError, match=words):
-    TwoHot(**settings)

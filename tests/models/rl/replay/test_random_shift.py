@@ -1,10 +1,8 @@
 """Random shifts: of whole pixels, with the border repeated, as far in each direction."""
 
 import numpy as np
-import pytest
 
 from models.rl.replay.random_shift import RandomShift
-from replicator import UsageError
 from replicator.step import context
 
 IMAGES = np.random.default_rng(0).normal(size=[500, 5, 7, 2]).astype(np.float32)
@@ -21,8 +19,3 @@ def test_images_move_by_whole_pixels_and_repeat_their_border(monkeypatch):
     moves += fits
   count = np.unique(moves, axis=0, return_counts=True)[1]
   assert len(count) == 25 and count.min() > 5
-
-
-def test_a_shift_moves():
-  with pytest.raises(UsageError, match=r"RandomShift.limit = 0: must be at least 1"):
-    RandomShift(0)

@@ -1,11 +1,9 @@
 """Sequences sampled from the replay, against a NumPy reference that walks along the streams."""
 
 import numpy as np
-import pytest
 
 from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
-from replicator import UsageError
 from replicator.step import context
 from tests.models.rl.replay.test_replay import random_timesteps, timesteps_of
 
@@ -68,8 +66,3 @@ def test_samples_are_a_function_of_the_seed_and_the_step(monkeypatch):
     with context.entered(np.int64(step)):
       draws.append(replay.sample(8).observation.numpy())
   assert draws[0].tobytes() == draws[2].tobytes() != draws[1].tobytes()
-
-
-def test_no_length_is_refused():
-  with pytest.raises(UsageError, match=r"^SequenceReplay.length = 0: must be at least 1"):
-    SequenceReplay((2,), 1, 1, length=0)

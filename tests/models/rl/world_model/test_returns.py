@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import replicator
 from models.rl.world_model.returns import ReturnRange, lambda_returns
-from replicator import Replicator, UsageError
+from replicator import Replicator
 
 RNG = np.random.default_rng(0)
 
@@ -61,8 +61,3 @@ def test_the_range_is_that_of_the_returns_of_all_replicas(strategy, count, float
 def test_small_returns_are_not_made_larger():
   found = ReturnRange().update(tf.constant([0.0, 0.1]))
   assert float(found) == 1.0
-
-
-def test_a_range_without_a_percentile_is_refused():
-  with pytest.raises(UsageError, match=r"^ReturnRange.high = 9.5: "):
-    ReturnRange(high=950.0)

@@ -1,11 +1,9 @@
 """The recurrent state-space model: its draws and their gradients, and what it forgets."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from models.rl.world_model.rssm import RSSM, divergence
-from replicator import UsageError
 
 RNG = np.random.default_rng(0)
 
@@ -85,10 +83,3 @@ def test_divergences_are_those_of_the_definition():
   p, q = normalized(RNG.normal(size=[2, 5, 3, 4]))
   np.testing.assert_allclose(divergence(p, q), (np.exp(p) * (p - q)).sum((1, 2)), rtol=1e-12)
   assert (divergence(p, q).numpy() > 0).all()
-
-
-@pytest.mark.parametrize("settings, words", [
-    ({"latents": 0}, "RSSM.latents = 0"), ({"uniform_mix": 1.5}, "RSSM.uniform_mix = 1.5")])
-def test_settings_that_cannot_work_are_refused(settings, words):
-  with pytest.raises(UsageError, match=words):
-    made(**settings)

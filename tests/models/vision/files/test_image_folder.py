@@ -1,7 +1,6 @@
 """Folders and ZIP archives of images: classes, decoding, and errors that name the file."""
 
 import functools
-import io
 import pathlib
 import zipfile
 
@@ -15,6 +14,7 @@ from models.vision.files.image_zip import ImageZip
 from models.vision.images import write
 from models.vision.images.decode import center_square
 from models.vision.images.image_source import read
+from tests.models.vision.images.test_decode import encoded
 from tests.programs.refusals import refusal
 
 
@@ -189,12 +189,6 @@ def test_nothing_outside_of_the_center_square_is_seen(resolution):
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
 line_of = lambda path: refusal(ImageZip, path, 8)
-
-
-def encoded(image, kind="png"):
-  file = io.BytesIO()
-  Image.fromarray(image).save(file, kind)
-  return file.getvalue()
 
 
 def make_zip(path, files, compression=zipfile.ZIP_STORED):

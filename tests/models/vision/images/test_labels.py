@@ -5,7 +5,6 @@ import json
 import pytest
 
 from models.vision.images.labels import from_csv, from_folders, from_json
-from replicator.errors import UsageError
 from tests.programs.refusals import refusal
 
 NAMES = ["00000/a.png", "00000/b.png", "00001/c.png"]
@@ -49,12 +48,6 @@ def test_labels_that_do_not_fit_are_refused(labels, line):
   assert said.startswith(line.removesuffix("..."))
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}"])
-def test_content_of_another_form_is_refused(text):
-  with pytest.raises(UsageError, match=r"^d\.json: write "):
-    from_json(text, NAMES, "d.json")
-
-
 @pytest.mark.parametrize("heading", ["", "file,label\n", "\ufefffile,label\r\n"])
 def test_classes_of_a_csv_file_are_numbers_or_names(heading):
   text = heading + "00001/c.png,2\n\n00000/a.png, 0\n00000/b.png,10\n"
@@ -82,8 +75,3 @@ ROWS = [f"{i}.png,{i % 3}" for i in range(1000)]
 def test_rows_of_a_csv_file_that_do_not_fit_are_refused(rows, line):
   said = refusal(from_csv, "\n".join(rows).encode(), [f"{i}.png" for i in range(1000)], "d.csv")
   assert said.startswith(line.removesuffix("..."))
-
-
-def test_bytes_that_are_no_text_are_refused():
-  with pytest.raises(UsageError, match=r"^d\.csv: is not a CSV file in UTF-8 \("):
-    from_csv(b"\xff\xfe", NAMES, "d.csv")

@@ -1,6 +1,5 @@
 """Shards of ours and in ImageNet's layout: what is torn, changed or missing is named."""
 
-import io
 import os
 import pathlib
 import shutil
@@ -16,8 +15,8 @@ from models.vision import convert
 from models.vision.files.image_folder import list_folder
 from models.vision.images.image_source import read
 from models.vision.images.thread_map import map_in_threads
+from models.vision.images.write import png
 from models.vision.shards import imagenet, index
-from models.vision.shards import index as shard_index
 from models.vision.shards.sharded_images import TFRecords
 from replicator.errors import UsageError
 from tests.programs.refusals import refusal
@@ -52,7 +51,7 @@ def test_images_of_their_own_sizes_need_a_resolution(made):
 
 
 def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, monkeypatch):
-  monkeypatch.setattr(shard_index, "_ENDS", 16)  # Otherwise these shards are all ends.
+  monkeypatch.setattr(index, "_ENDS", 16)  # Otherwise these shards are all ends.
   out = tmp_path / "out"
   convert.convert(list_folder(str(made / "in")), str(out), 2, (8, 8, 1))
   shard = out / "images-00001-of-00002.tfrecord"
@@ -125,9 +124,7 @@ line_at = lambda path, **settings: refusal(TFRecords, str(path), 8, **settings)
 
 def record(image, **features):
   """An example with the features of the published shards; some are replaced, or removed if None."""
-  file = io.BytesIO()
-  Image.fromarray(image).save(file, "png")
-  example = {"image/encoded": file.getvalue(), "image/height": 12, "image/width": 10,
+  example = {"image/encoded": png(image), "image/height": 12, "image/width": 10,
              "image/class/label": 1, "image/class/text": b"tench, Tinca tinca",
              "image/filename": b"n01440764_10026.JPEG"}
   example |= {name.replace("_", "/"): value for name, value in features.items()}
