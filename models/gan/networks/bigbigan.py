@@ -147,7 +147,7 @@ class ResidualPerceptron(keras.layers.Layer):
 
       x_1 = W_1 input,  x_l = x_{l-1} + W_l relu(x_{l-1}),  output relu(x_layers)
 
-  They are spectrally normalized if it is `spectral`.
+  With `spectral`, all layers are spectrally normalized.
   """
 
   def __init__(self, units: int, layers: int, spectral: bool):

@@ -150,8 +150,8 @@ class BigGANDeepDiscriminator(Discriminator):
 class DeepUpBlock(keras.layers.Layer):
   """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
-  There are at most i filters. h' = 2 h if it is to `double`, else h' = h; the same for w'. `leak`
-  is the slope of the activations below 0.
+  There are at most i filters. With `double`, h' = 2 h, else h' = h; the same for w'. `leak` is
+  the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
@@ -185,8 +185,8 @@ class DeepUpBlock(keras.layers.Layer):
 class DeepDownBlock(keras.layers.Layer):
   """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
 
-  There are at least i filters. h' = h / 2 if it is to `halve`, else h' = h; the same for w'. `leak`
-  is the slope of the activations below 0.
+  There are at least i filters. With `halve`, h' = h / 2, else h' = h; the same for w'. `leak` is
+  the slope of the activations below 0.
   """
 
   def __init__(self, filters: int, halve: bool, leak: float):

@@ -52,8 +52,8 @@ def dense(units: int, inputs: int, dtype: str, use_bias: bool = True,
 class UpBlock(keras.layers.Layer):
   """A block of a generator, which doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
 
-  Its two norms are called with the condition if there is one. The convolutions are spectrally
-  normalized if it is `spectral`.
+  Its two norms are called with the condition if there is one. With `spectral`, the
+  convolutions are spectrally normalized.
   """
 
   def __init__(self, filters: int, norms: Sequence[keras.layers.Layer],
