@@ -9,7 +9,11 @@ import tensorflow as tf
 import replicator
 from replicator import Replicator, UsageError, all_concat, all_gather, all_max, all_mean, all_sum
 from tests.programs.refusals import refusal
-from tests.replicator.collectives.replicas import static_id
+
+
+def static_id() -> int:
+  return int(tf.get_static_value(replicator.replica_id()))
+
 
 DISAGREEMENTS = {
     "another collective": lambda x: all_sum(x) if static_id() else all_mean(x),
