@@ -34,12 +34,11 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
-def test_replicas_that_make_different_calls_are_refused(eager, request):
+def test_replicas_that_make_different_calls_are_refused(two, eager, request):
   if eager:
     request.getfixturevalue("run_eagerly")()
   says = r"replica {} (calls (all_|broadcast).*|has ended its step)"
   message = f"^{says.format(0)}, but {says.format(1)}; every replica must make the same "
-  two = Replicator("mirrored", logical_cpus=2)
   for name, step in DISAGREEMENTS.items():
     assert re.search(message, refusal(two.run, step, np.ones([4, 2]))), name
 
@@ -74,8 +73,7 @@ REFUSED = {
 }
 
 
-def test_a_call_that_makes_no_sense_is_refused():
-  two = Replicator("mirrored", logical_cpus=2)
+def test_a_call_that_makes_no_sense_is_refused(two):
   for message, steps in REFUSED.items():
     for step in steps:
       assert re.search(message, refusal(two.run, step, np.ones([4, 2])))

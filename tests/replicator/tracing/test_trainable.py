@@ -44,11 +44,10 @@ def test_flags_that_changed_come_back_and_no_others():
   assert its.changes() == {}
 
 
-def test_a_running_step_obeys_every_change():
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+def test_a_running_step_obeys_every_change(two):
+  with two.scope():
     step = TwoLayers()
-  function = TrainingFunction(replicator, step, 1, signals=True)
+  function = TrainingFunction(two, step, 1, signals=True)
   first, second = ({f"network/{i:03d}" for i in places} for places in ((0, 1), (2, 3)))
   history, running = [values(step)], []
   for trainable in ((True, True), (False, True), (True, True), (False, False)):
