@@ -63,38 +63,30 @@ def one(tmp_path_factory):
   return of
 
 
-def check(program, divided, settings, is_compiled, one, tmp_path):
+MAIN = {name: gan.main for name, gan in GANS.items()}
+COMPILED = [
+    (MAIN["gan"], MIRRORED[2], []),
+    (MAIN["logan"], MIRRORED[2], ["LOGAN.discriminator_updates = 1"]),
+    (MAIN["sngan"], CENTRAL, ["SNGAN.discriminator_updates = 1"]),
+    # Its networks have no batch statistics, which are those of a micro-batch.
+    (MAIN["r3gan"], ["microbatch.n = 4"], [])]
+LINE_BY_LINE = [
+    *((program, MIRRORED[2], []) for program in (
+        maml, domain_adaptation, resnet, cyclegan, dmd2, MAIN["bigan"], MAIN["bigbigan"],
+        MAIN["r3gan"])),
+    (cyclegan, PARTS, []), (dmd2, PARTS, []), (MAIN["gan"], MIRRORED[4], []),
+    # Statistics cover one micro-batch over all replicas, not the full batch.
+    (MAIN["gan"], MIRRORED[2], [*PARTS, "GAN.discriminator_updates = 1"])]
+
+
+@pytest.mark.parametrize("program, divided, settings, is_compiled", [
+    (*COMPILED[0], True), *(pytest.param(*row, row in COMPILED, marks=pytest.mark.slow)
+                            for row in COMPILED[1:] + LINE_BY_LINE)])
+def test_however_it_is_divided_the_training_is_the_same(
+    program, divided, settings, is_compiled, one, tmp_path):
   expected = one(program, settings)
   last = logs.rows(expected)[-1]
   assert last["step"] == 3 and len(last) > 3
   assert any(name.startswith("eval/") for name in last) == (program in MEASURED)
   logs.assert_same_runs(
       train(program, tmp_path, [*divided, *settings], is_compiled), expected)
-
-
-SLOW = pytest.mark.slow
-MAIN = {name: gan.main for name, gan in GANS.items()}
-
-
-@pytest.mark.parametrize("program, divided, settings", [
-    (MAIN["gan"], MIRRORED[2], []),
-    pytest.param(MAIN["logan"], MIRRORED[2], ["LOGAN.discriminator_updates = 1"], marks=SLOW),
-    pytest.param(MAIN["sngan"], CENTRAL, ["SNGAN.discriminator_updates = 1"], marks=SLOW),
-    # Its networks have no batch statistics, which are those of a micro-batch.
-    pytest.param(MAIN["r3gan"], ["microbatch.n = 4"], [], marks=SLOW)])
-def test_however_it_is_divided_a_compiled_training_is_the_same(
-    program, divided, settings, one, tmp_path):
-  check(program, divided, settings, True, one, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program, divided, settings", [
-    (maml, MIRRORED[2], []), (domain_adaptation, MIRRORED[2], []), (resnet, MIRRORED[2], []),
-    (cyclegan, MIRRORED[2], []), (cyclegan, PARTS, []), (dmd2, MIRRORED[2], []),
-    (dmd2, PARTS, []), (MAIN["bigan"], MIRRORED[2], []), (MAIN["bigbigan"], MIRRORED[2], []),
-    (MAIN["r3gan"], MIRRORED[2], []), (MAIN["gan"], MIRRORED[4], []),
-    # Statistics cover one micro-batch over all replicas, not the full batch.
-    (MAIN["gan"], MIRRORED[2], [*PARTS, "GAN.discriminator_updates = 1"])])
-def test_however_it_is_divided_the_training_is_the_same_line_by_line(
-    program, divided, settings, one, tmp_path):
-  check(program, divided, settings, False, one, tmp_path)
