@@ -12,7 +12,7 @@ from PIL import Image
 import replicator
 from replicator.app import config
 from replicator.strategies import strategy
-from replicator.sweeps import sweep_file
+from replicator.sweeps import space, sweep, sweep_file
 from tests.experiments.tiny_gans import GANS
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
@@ -63,13 +63,25 @@ def test_mirrored_takes_all_gpus_or_so_many_cpus(name, replicas):
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_sweep_file_is_of_a_metric_that_its_experiment_logs(path):
-  sweep = sweep_file.read(str(path))
-  assert sweep.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
-                          "experiments.logan": "eval/classifier_frechet_distance",
-                          "experiments.r3gan": "eval/mode_divergence",
-                          "experiments.maml": "eval/maml_1",
-                          "experiments.d4pg": "eval/return",
-                          "experiments.sac": "eval/return"}[sweep.experiment]
+  file = sweep_file.read(str(path))
+  assert file.metric == {"experiments.sngan": "eval/classifier_frechet_distance",
+                         "experiments.logan": "eval/classifier_frechet_distance",
+                         "experiments.r3gan": "eval/mode_divergence",
+                         "experiments.maml": "eval/maml_1",
+                         "experiments.d4pg": "eval/return",
+                         "experiments.sac": "eval/return"}[file.experiment]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_sweep_file_binds_what_its_experiment_has(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(CONFIGS.parent)
+  file = sweep_file.read(str(path))
+  found = sweep.Sweep(file, tmp_path, retry_failed=False).search.peek()
+  flags = [word.partition("=") for word in found.words()]
+  config.parse([value for flag, _, value in flags if flag == "--gin_file"],
+               [value for flag, _, value in flags if flag == "--gin_param"])
+  for name in file.space():
+    assert repr(gin.query_parameter(name)) == space.gin_text(found.bindings[name])
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if begin(path) in OTHERS],

@@ -19,7 +19,7 @@ sums of 8 and 16 bit integers are int32, and those of uint32 are int64, because 
 float16 and bfloat16 are added up in 32 bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 import tree
@@ -40,7 +40,7 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
     UsageError: a tensor is bool.
   """
   values, group = validation.checked_call("all_sum", values, groups, _numeric)
-  return packing.group_sum(widened(values), group)
+  return packing.group_sum(_widened(values), group)
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
@@ -96,9 +96,13 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
   Raises:
     UsageError: a tensor has no such axis.
   """
-  values, group, lengths_differ = validation.checked_concat(
-      f"all_concat, axis {axis}", values, axis, groups, _has_axis(axis))
-  if lengths_differ:
+  def has_axis(call: str, x: tf.Tensor) -> None:
+    if not -x.shape.rank <= axis < x.shape.rank:
+      raise UsageError(f"{call}: a tensor of shape {x.shape} has no such axis")
+
+  values, group = validation.checked_call(
+      f"all_concat, axis {axis}", values, groups, has_axis, free_axis=axis)
+  if validation.lengths_may_differ(values, axis):
     return packing.group_concat(values, axis, group)
   return map_tensors(lambda x: _joined(x, axis), packing.group_gather(values, group))
 
@@ -136,9 +140,8 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
     UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
   values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
-  _check_divides("reduce_scatter", values, group)
-  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), packing.group_exchange(
-      map_tensors(lambda x: _divided(x, group), widened(values)), group))
+  divided = _divided("reduce_scatter", _widened(values), group)
+  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), packing.group_exchange(divided, group))
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -150,14 +153,93 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
     UsageError: the first axis of a tensor does not divide by the size of the group.
   """
   values, group = validation.checked_call("all_to_all", values, groups)
-  _check_divides("all_to_all", values, group)
-  received = packing.group_exchange(map_tensors(lambda x: _divided(x, group), values), group)
+  received = packing.group_exchange(_divided("all_to_all", values, group), group)
   return map_tensors(lambda x: tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]]), received)
 
 
-def _divided(x: tf.Tensor, group: Group) -> tf.Tensor:
+def _divided(call: str, values: Nest, group: Group) -> Nest:
   """A part for each replica of the group: `[size * n, ...] -> [size, n, ...]`."""
-  return tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]])
+  def parts(x: tf.Tensor) -> tf.Tensor:
+    if x.shape.rank == 0 or x.shape[0] % group.size:
+      raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide by "
+                       f"the group's {group.size} replicas")
+    return tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]])
+  return map_tensors(parts, values)
+
+
+# ---- Items that the replicas divide among themselves --------------------------------------------
+
+
+def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
+               ) -> list[Nest]:
+  """`[fn(item) for item in items]` on every replica, each item computed by one replica.
+
+  Replica r of a group computes the items r, r + size, ... All results travel in one collective per
+  dtype, whatever their shapes. With `y = fn(item)`, the gradient is
+  `ditem = fn'(item)^T sum_s dy_s` on the replica that computed the item, and zero on the others.
+
+  Args:
+    items: nests of tensors, the same on every replica.
+    fn: a function of tensors without side effects. Draw random numbers before the call, and pass
+      them in.
+
+  Raises:
+    UsageError: there are no items.
+  """
+  results, group = _divide_among_replicas("map_gather", items, fn, groups)
+  return packing.group_sum(results, group)
+
+
+def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
+               groups: Groups = None) -> Nest:
+  """Reduces `fn(item)` over all items, on every replica; see `map_gather`.
+
+  Args:
+    items: nests of tensors, the same on every replica.
+    fn: as for `map_gather`; it returns the same structure and shapes for every item.
+    op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider, see `all_sum`.
+
+  Raises:
+    UsageError: the op is unknown, or there are no items.
+  """
+  reductions = {"sum": tf.add_n, "mean": lambda x: tf.add_n(x) / len(items),
+                "min": lambda x: tf.reduce_min(x, axis=0),
+                "max": lambda x: tf.reduce_max(x, axis=0)}
+  if op not in reductions:
+    raise UsageError(f"map_reduce: op = {op!r}: write 'sum', 'mean', 'min' or 'max'")
+  results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
+  if op in ("min", "max"):
+    results = packing.group_sum(results, group)
+  else:
+    results = _widened(results)
+  reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
+  return reduced if op in ("min", "max") else packing.group_sum(reduced, group)
+
+
+def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
+                           groups: Groups) -> tuple[list[Nest], Group]:
+  """`fn(item)` for each item on the replica that owns it, and zeros on the others."""
+  items, group = validation.checked_call(call, list(items), groups)
+  if not items:
+    raise UsageError(f"{call}: there are no items")
+  if group.size == 1:
+    return [fn(item) for item in items], group
+  return [_on_owner(fn, item, tf.equal(group.position, i % group.size))
+          for i, item in enumerate(items)], group
+
+
+def _on_owner(fn: Callable[[Nest], Nest], item: Nest, is_owner: tf.Tensor) -> Nest:
+  structure: list[Nest] = []
+
+  def flat_results() -> list[tf.Tensor]:
+    structure[:] = [fn(item)]
+    return [tf.convert_to_tensor(x) for x in tree.flatten(structure[0]) if x is not None]
+
+  # Traced first, for the shapes of the results: the replicas that do not own the item need them.
+  compute = tf.function(flat_results, autograph=False).get_concrete_function()
+  zeros = lambda: [tf.zeros(x.shape, x.dtype) for x in compute.structured_outputs]
+  results = iter(tf.cond(is_owner, compute, zeros))
+  return tree.map_structure(lambda x: None if x is None else next(results), structure[0])
 
 
 # ---- Which tensors a call takes ------------------------------------------------------------------
@@ -175,21 +257,7 @@ def _floating(call: str, x: tf.Tensor) -> None:
                      f"float32{'' if x.dtype == tf.bool else ', or use all_sum'}")
 
 
-def widened(values: Nest) -> Nest:
+def _widened(values: Nest) -> Nest:
   """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
   return map_tensors(
       lambda x: tf.cast(x, validation.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
-
-
-def _has_axis(axis: int) -> Callable[[str, tf.Tensor], None]:
-  def check(call: str, x: tf.Tensor) -> None:
-    if not -x.shape.rank <= axis < x.shape.rank:
-      raise UsageError(f"{call}: a tensor of shape {x.shape} has no such axis")
-  return check
-
-
-def _check_divides(call: str, values: Nest, group: Group) -> None:
-  for x in tree.flatten(values):
-    if x is not None and (x.shape.rank == 0 or x.shape[0] % group.size):
-      raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide by "
-                       f"the group's {group.size} replicas")

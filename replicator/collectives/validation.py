@@ -70,38 +70,49 @@ class Group:
 
 
 def checked_call(call: str, values: Nest, groups: Groups,
-                 check: Callable[[str, tf.Tensor], None] | None = None) -> tuple[Nest, Group]:
+                 check: Callable[[str, tf.Tensor], None] | None = None,
+                 free_axis: int | None = None) -> tuple[Nest, Group]:
   """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
 
   `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
+  The replicas may differ in the lengths of `free_axis`.
 
   Raises:
     UsageError: a tensor or the groups do not fit, or the call is made in a graph inside the step.
   """
-  values = _checked(call, values, check)
+  values = map_tensors(tf.convert_to_tensor, values)
+  for x in tree.flatten(values):
+    if x is not None:
+      if x.dtype not in WIRE:
+        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
+                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
+      if x.shape.rank is None:
+        raise UsageError(f"{call}: a tensor has an unknown number of axes; say how many it has, "
+                         "with tf.ensure_shape(x, [None, ...])")
+      if check:
+        check(call, x)
   group = Group(groups)
   if context.num_replicas() > 1:
-    _record(_in_words(call, values, groups))
+    said, now = _in_words(call, values, groups, free_axis), context.current()
+    if now.is_step and context.in_inner_graph():
+      raise UsageError(
+          f"{said}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
+          "replicas cannot meet; call it in the step itself, and loop over a Python range")
+    now.collectives.append(said)  # To compare it with those of other replicas.
   return values, group
 
 
-def checked_concat(call: str, values: Nest, axis: int, groups: Groups,
-                   check: Callable[[str, tf.Tensor], None]) -> tuple[Nest, Group, bool]:
-  """`checked_call` for tensors that may differ in the length of `axis` from replica to replica.
-
-  Also returns whether they may: whether the lengths must be exchanged when the step runs.
-  """
-  values, group = _checked(call, values, check), Group(groups)
+def lengths_may_differ(values: Nest, axis: int) -> bool:
+  """Whether the lengths of `axis` in the newest call must be exchanged when the step runs."""
   if context.num_replicas() == 1:
-    return values, group, False
+    return False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
-  _record(_in_words(call, values, groups, axis))
   # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
   are_known = None not in lengths and (all_are_here() or not tf.executing_eagerly())
   if not are_equal_here(lengths) or not are_known:
-    return values, group, True
+    return True
   context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
-  return values, group, False
+  return False
 
 
 def all_are_here() -> bool:
@@ -119,33 +130,7 @@ def are_equal_here(lengths: list[int | None]) -> bool:
   return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: lengths,))
 
 
-def _checked(call: str, values: Nest, check: Callable[[str, tf.Tensor], None] | None) -> Nest:
-  """The nest as tensors, each of which can travel."""
-  values = map_tensors(tf.convert_to_tensor, values)
-  for x in tree.flatten(values):
-    if x is not None:
-      if x.dtype not in WIRE:
-        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
-                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
-      if x.shape.rank is None:
-        raise UsageError(f"{call}: a tensor has an unknown number of axes; say how many it has, "
-                         "with tf.ensure_shape(x, [None, ...])")
-      if check:
-        check(call, x)
-  return values
-
-
-def _record(call: str) -> None:
-  """Records the call, to compare it with those of other replicas."""
-  now = context.current()
-  if now.is_step and context.in_inner_graph():
-    raise UsageError(
-        f"{call}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
-        "replicas cannot meet; call it in the step itself, and loop over a Python range")
-  now.collectives.append(call)
-
-
-def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None = None) -> str:
+def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None) -> str:
   """The call, its groups, and its nest with dtypes and shapes: `{'a': float32 (2, 3)}`."""
   class _Words(str):
     __repr__ = str.__str__

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -45,24 +46,25 @@ def tell_others(message: str) -> None:
     eager_context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
-def meet(name: str, seconds: float = 600.0) -> None:
+_PATIENCE = 600_000  # Milliseconds.
+
+
+def meet(name: str) -> None:
   """Waits for all other processes of the cluster at a place that is met at once."""
-  eager_context.context().wait_at_barrier(name, round(1000 * seconds))
+  eager_context.context().wait_at_barrier(name, _PATIENCE)
 
 
-def exchange(name: str, text: str, process: int, processes: int, seconds: float = 600.0
-             ) -> list[str]:
-  """The texts of all processes of the cluster, by their numbers; each gives one. `name` is new.
+def exchange(name: str, value: Any, process: int, processes: int) -> list[Any]:
+  """The values, JSON-able, of all processes of the cluster, by their numbers. `name` is new.
 
   No process gets them before all have them, so that one that ends then is missed by none.
   """
   run = eager_context.context()
-  run.set_config_key_value(f"{name}/{process}", text)
-  texts = [run.get_config_key_value(f"{name}/{i}", round(1000 * seconds))
-           for i in range(processes)]
+  run.set_config_key_value(f"{name}/{process}", json.dumps(value))
+  texts = [run.get_config_key_value(f"{name}/{i}", _PATIENCE) for i in range(processes)]
   with contextlib.suppress(tf.errors.UnavailableError):  # The leader has met all, and has ended.
-    meet(name, seconds)
-  return texts
+    meet(name)
+  return [json.loads(text) for text in texts]
 
 
 def publish(key: str) -> None:

@@ -1,14 +1,19 @@
-"""Batch normalization over the examples of all replicas."""
+"""Batch normalization over the examples of all replicas, and its statistics for sampling."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from replicator.collectives import collectives, validation
+from replicator.errors import UsageError
 from replicator.internals import tensorflow_internals
+from replicator.internals.keras_internals import VariableScope, values_of_scope
 from replicator.layers import layer_state
+from replicator.layers.inspection import layers_of
 from replicator.step import context, replicated, xla
 
 
@@ -155,12 +160,15 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
   count = _count(x, x.dtype)
-  if not x.shape.num_elements():  # There are no values, or it is known only when the step runs.
+  size = x.shape.num_elements()
+  if not size:  # There are no values, or it is known only when the step runs.
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
   combine: Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]] = _combine
-  if _have_as_many(x):
+  # All must ask, also those that have no values.
+  if context.num_replicas() > 1 and validation.all_are_here() and (
+      validation.are_equal_here([size]) and size):
     packed = collectives.all_gather(tf.stack([mean, variance]))
     combine = functools.partial(_combine_equal, count)
   else:
@@ -171,13 +179,6 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return everywhere, everywhere, total
   of_group, count = combine(validation.Group(groups).own(packed))
   return of_group, everywhere, count
-
-
-def _have_as_many(x: tf.Tensor) -> bool:
-  """Whether all replicas are known to have as many values, when the step is traced."""
-  is_known = validation.all_are_here() and context.num_replicas() > 1
-  size = x.shape.num_elements()
-  return is_known and validation.are_equal_here([size]) and bool(size)
 
 
 def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -202,3 +203,46 @@ def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
   mean = tf.reduce_sum(weights * means, axis=0)
   variance = tf.reduce_sum(weights * (variances + tf.math.squared_difference(means, mean)), axis=0)
   return (mean, variance), total
+
+
+@contextlib.contextmanager
+def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any], passes: int
+                            ) -> Iterator[None]:
+  """A context in which `network` normalizes with statistics averaged over training passes.
+
+  These are the "standing statistics" of Brock et al. 2019 (arXiv:1809.11096). A generator with
+  averaged weights needs them, because the moving statistics belong to the weights in training.
+  Inside `Optimizer.averaged_weights` the passes use the averages. No variable changes.
+
+      with optimizer.averaged_weights(), replicator.use_standing_statistics(
+          generator, lambda i: generator(latents[i], training=True), passes=16):
+        samples = generator(z, training=False)
+
+  Args:
+    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass. Those
+      that are not `trainable` keep their moving statistics.
+    forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
+    passes: the number of passes.
+
+  Raises:
+    UsageError: `passes` is less than 1, or the network has no `GlobalBatchNorm`.
+  """
+  layers = layers_of(network, (GlobalBatchNorm,))
+  if passes < 1 or not layers:
+    raise UsageError(f"use_standing_statistics: {passes} passes through {len(layers)} "
+                     "GlobalBatchNorm layers; it needs at least one of each")
+  layers = [layer for layer in layers if layer.trainable]
+  enclosing = values_of_scope()
+  moving = [v for layer in layers for v in (layer.moving_mean, layer.moving_variance)]
+  shares = [1 - layer.momentum for layer in layers for _ in range(2)]
+  zeros = {id(v): tf.zeros_like(v.value) for v in moving}
+  totals = [0.0] * len(moving)
+  for i in range(passes):
+    # From zero, one pass moves the statistics by their share of its moments.
+    with VariableScope({**enclosing, **zeros}) as scope:
+      forward(i)
+    totals = [total + scope.get_current_value(v) / share
+              for total, v, share in zip(totals, moving, shares, strict=True)]
+  statistics = {id(v): total / passes for v, total in zip(moving, totals, strict=True)}
+  with VariableScope({**enclosing, **statistics}):
+    yield

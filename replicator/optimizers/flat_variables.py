@@ -14,7 +14,7 @@ from replicator.internals.keras_internals import (
   iterations_read,
   slot_key,
 )
-from replicator.optimizers.keras_options import options_at
+from replicator.optimizers.schedules import is_schedule
 from replicator.step.replicated import copies_of
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
@@ -141,6 +141,26 @@ def _slots_kept(optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
     slot.assign(tf.where(flat.mask(changing), slot.value, old))
 
 
+@contextlib.contextmanager
+def _options_at(optimizer: keras.optimizers.Optimizer, updates: tf.Tensor, dtype: str
+                ) -> Iterator[None]:
+  """A context in which options that are schedules, such as `beta_2`, are numbers.
+
+  They are the schedules' values after `updates` updates, int64 []. The learning rate, which Keras
+  reads from its schedule itself, is not among them.
+  """
+  schedules = {name: value for name, value in vars(optimizer).items()
+               if is_schedule(value) and name != "_learning_rate"}
+  # Keras' own setter would look at each value for variables to keep.
+  for name, schedule in schedules.items():
+    object.__setattr__(optimizer, name, tf.cast(schedule(updates), dtype))
+  try:
+    yield
+  finally:
+    for name, schedule in schedules.items():
+      object.__setattr__(optimizer, name, schedule)
+
+
 def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: tf.Tensor,
                   iterations: tf.Tensor, learning_rate: tf.Tensor,
                   optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
@@ -152,7 +172,7 @@ def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: t
   `flat.seen_by_optimizer()`.
   """
   with contextlib.ExitStack() as stack:
-    stack.enter_context(options_at(optimizer, iterations, flat.dtype))
+    stack.enter_context(_options_at(optimizer, iterations, flat.dtype))
     # A number, or the tensor of a schedule.
     decays = tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)
     for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):

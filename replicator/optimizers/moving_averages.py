@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,11 +24,6 @@ class MovingAverages(tf.Module):
     super().__init__(name="averages")
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
-    # Those of the same devices move together.
-    self._groups: dict[tuple, list[tuple[keras.Variable, keras.Variable]]] = {}
-    for average, variable in zip(self.values, variables, strict=True):
-      devices = tuple(copy.device for copy in copies_of(variable.value))
-      self._groups.setdefault(devices, []).append((average, variable))
 
   def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor,
              made: Callable[[Callable], Callable]) -> None:
@@ -45,11 +41,13 @@ class MovingAverages(tf.Module):
           moved = tf.where(due, moved, average)
         average.assign(moved)
 
-    for group in self._groups.values():
-      pairs = [pair for pair in group if pair[1].trainable]
-      if not pairs:
-        continue
-      averages, variables = ([v.value for v in column] for column in zip(*pairs, strict=True))
+    groups: dict[tuple, list[tuple[Any, Any]]] = {}  # Those of the same devices move together.
+    for average, variable in zip(self.values, self._variables, strict=True):
+      if variable.trainable:
+        devices = tuple(copy.device for copy in copies_of(variable.value))
+        groups.setdefault(devices, []).append((average.value, variable.value))
+    for pairs in groups.values():
+      averages, variables = map(list, zip(*pairs, strict=True))
       strategy.extended.update(averages[0], made(move), args=(averages, variables, keep, due),
                                group=False)
 

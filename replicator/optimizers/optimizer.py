@@ -5,7 +5,7 @@ replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -15,7 +15,6 @@ import tree
 from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import exact_casts
-from replicator.optimizers import owned_variables
 from replicator.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
 from replicator.optimizers.loss_scale import LossScale
 from replicator.optimizers.moving_averages import MovingAverages
@@ -144,7 +143,7 @@ class Optimizer(tf.Module):
     if self.loss_scale is None:
       return loss
     parts = context.num_replicas() * replicated.num_microbatches()
-    context.current().scaled_for[self] = parts
+    context.current().kept[self] = parts  # Until the next update.
     return self.loss_scale.scale(loss, parts)
 
   def apply(self, gradients: Sequence[tf.Tensor | None],
@@ -162,7 +161,7 @@ class Optimizer(tf.Module):
       UsageError: the variables are not the owned ones, the number of gradients does not match, or
         every gradient is None; or the loss was not scaled under 'mixed_float16'.
     """
-    gradient_of = owned_variables.matched(self.name, self.variables_updated, gradients, variables)
+    gradient_of = self._matched(list(gradients), variables)
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
@@ -186,17 +185,38 @@ class Optimizer(tf.Module):
         self._update, args=(clipped, flats, changing, finite, iterations, learning_rate,
                             context.current().xla_in_parts))
 
+  def _matched(self, gradients: list[tf.Tensor | None],
+               variables: Sequence[keras.Variable] | None) -> dict[int, tf.Tensor]:
+    """The gradients by the id of their variable, without None and those of frozen variables."""
+    owned = self.variables_updated
+    unfrozen = [v for v in owned if v.trainable]
+    ids = lambda variables: [id(v) for v in variables]
+    if variables is not None and ids(variables) not in (ids(owned), ids(unfrozen)):
+      raise UsageError(f"{self.name}.apply: given other variables than the {len(owned)} it was "
+                       "wrapped with; an optimizer owns its variables, in the order of "
+                       "wrap_optimizer(optimizer, variables)")
+    expected = unfrozen if len(gradients) == len(unfrozen) else owned
+    if len(gradients) != len(expected):
+      raise UsageError(f"{self.name}.apply: {len(gradients)} gradients for {len(expected)} "
+                       "variables; only frozen variables need no gradient")
+    pairs = [(g, v) for g, v in zip(gradients, expected, strict=True) if v.trainable]
+    if pairs and all(g is None for g, _ in pairs):
+      raise UsageError(f"{self.name}.apply: all {len(pairs)} gradients are None; the loss does not "
+                       f"depend on {pairs[0][1].path} or the others, or it (or its scale_loss) was "
+                       "computed outside the tape")
+    return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
+
   def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
     if self.loss_scale is None:
       return gradients
-    scaled_for = context.current().scaled_for
-    if self not in scaled_for:
+    kept = context.current().kept
+    if self not in kept:
       raise UsageError(f"{self.name}.apply: under train.precision = 'mixed_float16' small "
                        "gradients vanish unless the loss is scaled; before each apply write, "
                        "inside the tape, scaled = optimizer.scale_loss(loss), and take "
                        "tape.gradient(scaled, variables)")
     # The next update may have another scale.
-    return self.loss_scale.unscale(gradients, scaled_for.pop(self))
+    return self.loss_scale.unscale(gradients, kept.pop(self))
 
   def _reported(self, on_update: Callable, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
@@ -256,15 +276,13 @@ class Optimizer(tf.Module):
              "calls": self.calls}
     return {name: part for name, part in parts.items() if part is not None}
 
-  @contextlib.contextmanager
-  def averaged_weights(self) -> Iterator[None]:
+  def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
     """A context in which networks compute with the moving averages of their weights.
 
     The weights themselves are not overwritten. An optimizer without `ema_decay` keeps no averages:
     the networks compute with their weights.
     """
-    with self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext():
-      yield
+    return self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext()
 
 
 def _clipped(gradients: list[tf.Tensor], clip_norm: float | None

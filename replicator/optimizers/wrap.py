@@ -6,12 +6,18 @@ import gin
 import keras
 
 from replicator.errors import UsageError, at_least_one
-from replicator.optimizers import owned_variables
-from replicator.optimizers.keras_options import check_options
+from replicator.internals.keras_internals import unsupported_update
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.optimizer import Optimizer
 from replicator.optimizers.schedules import Number
 from replicator.step.variables import held_by
+
+_CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
+_REMEDIES = {
+    "clipnorm": _CLIP_HERE, "global_clipnorm": _CLIP_HERE, "clipvalue": _CLIP_HERE,
+    "gradient_accumulation_steps": "it fails on several replicas; use replicator.microbatch",
+    "use_ema": "set wrap_optimizer's ema_decay",
+    "loss_scale_factor": "loss scaling is part of wrap_optimizer, under 'mixed_float16'"}
 
 
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
@@ -51,14 +57,45 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
       `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
       (`use_ema`, `loss_scale_factor`).
   """
-  check_options(optimizer)
-  owned = owned_variables.checked(optimizer.name, variables)
+  _check_options(optimizer)
+  owned = _checked(optimizer.name, variables)
   at_least_one("wrap_optimizer", every=every, ema_every=ema_every)
   if ema_decay is None and (ema_start, ema_every) != (0, 1):
     raise UsageError("wrap_optimizer.ema_start and ema_every have no effect without ema_decay; set "
                      "it, or leave them out")
   averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
   return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every)
+
+
+def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
+  """Raises a UsageError if an optimizer is built, or cannot be replicated as it is."""
+  if optimizer.built:
+    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
+  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
+                     "'mixed_float16'; wrap the inner optimizer")
+  if reason := unsupported_update(optimizer):
+    raise UsageError(f"{optimizer.name}: {reason}; use another, such as Adam")
+  for option, remedy in _REMEDIES.items():
+    if getattr(optimizer, option, None):
+      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
+                       f"replication; {remedy}")
+
+
+def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
+  """The variables of the optimizer of this name, in a list; some, Keras' own, and each once."""
+  where = f"wrap_optimizer({name})"
+  owned = list(variables)
+  if not owned:
+    raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
+                     "already built: begin it with keras.Input(shape), or call its build")
+  for variable in owned:
+    if not isinstance(variable, keras.Variable):
+      raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "
+                       f"{type(variable).__name__}; make it a keras.Variable")
+    if sum(v is variable for v in owned) > 1:
+      raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
+  return owned
 
 
 def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],

@@ -54,8 +54,6 @@ class StepContext:
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.has_ended = False  # Whether the step has returned on this replica.
     self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
-    # Optimizers that scaled a loss since their last update, and the parts of its batch.
-    self.scaled_for: dict[Any, int] = {}
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.dealer: Any = None  # In an evaluation, a `strategies.distributed_evaluation.Dealer`.
     self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
@@ -69,7 +67,7 @@ class StepContext:
 
 @dataclasses.dataclass
 class RunContext:
-  """Facts of a whole run, in this process; for the seed see `random_bits.set_seed`."""
+  """Facts of a whole run, in this process; for the seed see `random.set_seed`."""
 
   seed: int = 0
   rollbacks: int = 0

@@ -4,7 +4,6 @@ All replicas and workers must call the same collectives in the same order, or a 
 """
 
 import itertools
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -41,8 +40,8 @@ def check(worker: int, workers: int, examples: int | None = None) -> None:
           "examples": examples}
   tensorflow_internals.meet(f"replicator/start/{meeting}")
   mine["time"] = time.time()
-  first, *others = [json.loads(text) for text in tensorflow_internals.exchange(
-      f"replicator/facts/{meeting}", json.dumps(mine), worker, workers)]
+  first, *others = tensorflow_internals.exchange(
+      f"replicator/facts/{meeting}", mine, worker, workers)
   for number, other in enumerate(others, 1):
     pairs = {**{name: (version, other["versions"].get(name))
                 for name, version in first["versions"].items()},
@@ -82,8 +81,8 @@ def check_workers(worker: int, workers: int, calls: list[str]) -> None:
   """
   if workers == 1:
     return
-  of_workers = [json.loads(text) for text in tensorflow_internals.exchange(
-      f"replicator/calls/{next(_meetings)}", json.dumps(calls), worker, workers)]
+  of_workers = tensorflow_internals.exchange(
+      f"replicator/calls/{next(_meetings)}", calls, worker, workers)
   for place, each in enumerate(itertools.zip_longest(*of_workers), 1):
     if len({*each}) > 1:
       call = f"calls {each[worker]}" if each[worker] else "has ended"

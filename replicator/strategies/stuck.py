@@ -13,12 +13,8 @@ class Watch:
   """Watches how long this worker waits for the others, in a thread of its own, in its `with`.
 
   A process that is stuck in its own code still sends heartbeats. All workers wait equally often, so
-  that one which does not say that it waits for the n-th time is the one that is missing.
-
-  Args:
-    cluster: the addresses of each job.
-    worker: the number of this worker.
-    timeout: the seconds after which the wait is in vain; None for never.
+  that one which does not say that it waits for the n-th time is the one that is missing. The wait
+  is in vain after `timeout` seconds; None for never.
   """
 
   def __init__(self, cluster: lost.Cluster, worker: int, timeout: float | None):

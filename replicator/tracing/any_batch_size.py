@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tree
 
+from replicator.step.nest import map_tensors
+
 
 class any_batch_size:
   """Compiles a function, or a method, of tensors `[n, ...]` once for every n.
@@ -40,7 +42,7 @@ class any_batch_size:
     """Calls the function with nests of tensors or arrays `[n, ...]`, or None."""
     if tf.config.functions_run_eagerly():  # A compiled one would be called nevertheless.
       return self._function(*batch)
-    specs = tree.map_structure(_of_any_size, batch)
+    specs = map_tensors(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batch)
     key = tuple(tree.flatten(specs))
     if key not in self._traced:
       self._traced[key] = self.get_concrete_function(*specs)
@@ -49,7 +51,3 @@ class any_batch_size:
   def get_concrete_function(self, *batch: Any) -> Any:
     """The compiled function for nests of `tf.TensorSpec`s; see `tf.function`."""
     return self._compiled.get_concrete_function(*batch)
-
-
-def _of_any_size(value: Any) -> Any:
-  return None if value is None else tf.TensorSpec([None, *value.shape[1:]], value.dtype)

@@ -49,17 +49,8 @@ def python_calls(graph: Any) -> list[str]:
       for operation in operations(graph) if "PyFunc" in operation.type))
 
 
-def assigned_at(graph: Any, variable: Any) -> str:
-  """The `place` where a graph writes a variable, or nothing if that cannot be had."""
-  return next(_writes_of(graph, variable), "")
-
-
-def assigns(graph: Any, variable: Any) -> bool:
-  """Whether a graph writes a variable."""
-  return any(True for _ in _writes_of(graph, variable))
-
-
-def _writes_of(graph: Any, variable: Any) -> Iterator[str]:
+def assignments(graph: Any, variable: Any) -> Iterator[str]:
+  """The `place` of each write of a variable in a graph: nothing where that cannot be had."""
   handles = {id(copy.handle) for copy in copies_of(variable)}
   return _writes(graph, {inside.name for outside, inside in graph.captures
                          if id(outside) in handles})

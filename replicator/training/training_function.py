@@ -51,7 +51,8 @@ class _Compiled:
     lines += [f"warning: the step does not apply its optimizer '{path}', so the "
               f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
               "minimize or apply, or leave it out" for path, optimizer in self.optimizers.items()
-              if not graphs.assigns(self.graph, optimizer.keras_optimizer.iterations.value)]
+              if not any(True for _ in graphs.assignments(
+                  self.graph, optimizer.keras_optimizer.iterations.value))]
     if not self.jit_compile:
       lines += [f"warning: {name}: on CPUs its gradient may be wrong or end the process, a fault "
                 "of oneDNN's with a stride and fewer than 16 input channels; pass it every second "
@@ -105,7 +106,7 @@ class TrainingFunction:
 
   def assigned_at(self, variable: tf.Variable) -> str:
     """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
-    return graphs.assigned_at(self._newest.graph, variable)
+    return next(graphs.assignments(self._newest.graph, variable), "")
 
   def warnings(self) -> list[str]:
     """Lines about what the newest trace found, each thing once."""

@@ -1,10 +1,13 @@
 """Networks of one linear layer, whose updates can be written out by hand."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from replicator.step import context
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [16, 2, 2, 1]).astype(np.uint8)
 BATCH = {"image": IMAGES, "label": np.arange(16, dtype=np.int32) % 10}
@@ -18,11 +21,9 @@ class Line(keras.Model):
     self.dense = keras.layers.Dense(int(np.prod(outputs, initial=1)))
     self.dense.build((None, inputs))
     self.outputs_shape = outputs
-    self.calls = 0
     self.built = True
 
   def call(self, inputs, labels=None, training=False):
-    self.calls += 1
     x = self.dense(tf.reshape(inputs, [-1, np.prod(inputs.shape[1:])]))
     return tf.reshape(tf.tanh(x), [-1, *self.outputs_shape])
 
@@ -47,6 +48,19 @@ def line_gan(step, discriminator=lambda: Line(4, ()), rate: float = 0.5, **optio
   return step((2, 2, 1), 10, optimizer=lambda: keras.optimizers.SGD(rate),
               generator=lambda **_: Line(3, (2, 2, 1)), discriminator=lambda **_: discriminator(),
               latent_dim=3, **options)
+
+
+def one_step(step: Callable, *batch: Any, number: int = 0) -> Any:
+  """The result of a step of this number, which is not compiled: that would take longer."""
+  with context.entered(tf.constant(number, tf.int64)):
+    return step(*batch)
+
+
+def assert_scalars(found: dict, expected: dict) -> None:
+  """A step returned these scalars, and no others."""
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, rtol=1e-9, err_msg=name)
 
 
 def descend(variables, loss_fn) -> np.ndarray:

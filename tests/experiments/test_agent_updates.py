@@ -4,8 +4,10 @@ The target networks, the actions of two steps, the weights and the discounts all
 wrong one changes a loss.
 """
 
+import functools
 import math
 import types
+from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -22,7 +24,7 @@ from models.rl.replay.replay import Transitions
 from models.rl.replay.rollouts import Experience
 from replicator import random, schedules
 from replicator.step import context
-from tests.experiments.line import descend
+from tests.experiments.line import assert_scalars, descend, one_step
 
 SIZE, SHAPE, ACTIONS = 6, (3,), 2
 SEEN = np.random.default_rng(1).normal(1.0, 2.0, [50, *SHAPE])
@@ -37,31 +39,38 @@ NOISE = 10 * _draw.normal(size=[SIZE, ACTIONS])
 mean = tf.reduce_mean
 
 
+def lone_agent(make: Callable, shape: tuple, actions: int, batch_size: int, batch: Any,
+               monkeypatch: pytest.MonkeyPatch, discrete: bool = False) -> Any:
+  """An agent without an actor, with random weights and target networks; it samples `batch`."""
+  monkeypatch.setattr(agents, "make_actor", lambda *parts, **_: types.SimpleNamespace(
+      scalars=dict, environment_steps=tf.constant(50, tf.int64)))
+  monkeypatch.setattr(context.run, "global_batch_size", batch_size)
+  environments = types.SimpleNamespace(
+      observation_shape=shape, action_size=actions, number=1, observation_dtype="float32",
+      discrete=discrete, stack=1)
+  agent = make(environments, lambda: keras.optimizers.SGD(0.5))
+  draw = np.random.default_rng(2).normal
+  for optimizer in agent.optimizers.values():
+    for variable in (*optimizer.variables_updated, *optimizer.averages):
+      if len(variable.shape):  # Not the temperature.
+        variable.assign(draw(size=variable.shape, scale=0.5))
+  agent.replay = types.SimpleNamespace(sample=lambda n: batch, scalars=dict)
+  return agent
+
+
 @pytest.fixture
 def made(float64, monkeypatch):
   """Makes an agent with random weights and other target networks, which samples `BATCH`."""
   gin.parse_config(["Policy.sizes = (4,)", "Critic.sizes = (4,)", "Replay.capacity = 20",
                     "ActionValues.sizes = (4, 4)", f"Rollouts.length = {SIZE}",
                     "wrap_optimizer.ema_decay = 0.9"])
-  monkeypatch.setattr(agents, "make_actor", lambda *parts, **_: types.SimpleNamespace(
-      scalars=dict, environment_steps=tf.constant(50, tf.int64)))
-  monkeypatch.setattr(context.run, "global_batch_size", SIZE)
 
   def make(kind: type, discrete: bool = False, **options: Any) -> Any:
-    environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
-                                         observation_dtype="float32", discrete=discrete,
-                                         stack=1)
-    agent = kind(environments, optimizer=lambda: keras.optimizers.SGD(0.5), **options)
+    agent = lone_agent(functools.partial(kind, **options), SHAPE, ACTIONS, SIZE, BATCH,
+                       monkeypatch, discrete)
     agent.normalizer.update(SEEN)
-    draw = np.random.default_rng(2).normal
-    for optimizer in agent.optimizers.values():
-      for variable in (*optimizer.variables_updated, *optimizer.averages):
-        if len(variable.shape):  # Not the temperature.
-          variable.assign(draw(size=variable.shape, scale=0.5))
-    updated: list[tuple] = []
-    agent.replay = types.SimpleNamespace(
-        sample=lambda n: BATCH, scalars=dict, updated=updated,
-        update_priorities=lambda *of: updated.append(of))
+    agent.replay.updated = updated = []
+    agent.replay.update_priorities = lambda *of: updated.append(of)
     return agent
 
   return make
@@ -87,11 +96,7 @@ def assert_step(agent: Any, other: Any, expected: dict, errors: tf.Tensor, step:
 
 
 def assert_updates(agent: Any, other: Any, expected: dict, step: int = 0) -> None:
-  with context.entered(tf.constant(step, tf.int64)):
-    scalars = agent()
-  assert scalars.keys() == expected.keys()
-  for name, value in expected.items():
-    np.testing.assert_allclose(scalars[name], value, rtol=1e-9, err_msg=name)
+  assert_scalars(one_step(agent, number=step), expected)
   for name in agent.optimizers:
     for found, wanted in zip(owned(agent, name), owned(other, name), strict=True):
       np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12, err_msg=name)
@@ -109,8 +114,7 @@ def test_a_step_of_sac_is_that_of_the_formulas(made, target_entropy):
     density = tf.exp(-noise ** 2 / 2) / math.sqrt(2 * math.pi) / deviation / (1 - actions ** 2)
     return actions, tf.math.log(density[:, 0] * density[:, 1])
 
-  with context.entered(tf.constant(0, tf.int64)):
-    noise = [random.normal("policy", [SIZE, ACTIONS]) for _ in range(2)]
+  noise = one_step(lambda: [random.normal("policy", [SIZE, ACTIONS]) for _ in range(2)])
   following, density = act(NEXT, noise[0])
   with other.optimizers["critics"].averaged_weights():
     value = tf.minimum(*values(NEXT, following))
@@ -168,8 +172,7 @@ def test_a_step_of_td3_is_that_of_algorithm_1(made):
   values = lambda states, actions: [critic(states, actions)[:, 0] for critic in other.critics]
   before = [v.numpy() for v in owned(agent, "policy")]
   for step in range(2):  # The policy moves at the second one.
-    with context.entered(tf.constant(step, tf.int64)):
-      noise = random.normal("target", [SIZE, ACTIONS])
+    noise = one_step(random.normal, "target", [SIZE, ACTIONS], number=step)
     assert np.any(abs(0.5 * noise) > 0.2)
     with other.optimizers["policy"].averaged_weights():
       following = np.clip(act(NEXT) + np.clip(0.5 * noise, -0.2, 0.2), -1, 1)
@@ -307,8 +310,7 @@ def test_a_step_of_mpo_is_that_of_the_formulas(made):
     (m, d), (n, e) = old, new
     return mean(tf.math.log(e / d) + (d ** 2 + (m - n) ** 2) / (2 * e ** 2) - 0.5, [0, 1])
 
-  with context.entered(tf.constant(0, tf.int64)):
-    noise = random.normal("policy", [SIZE, k, ACTIONS])
+  noise = one_step(random.normal, "policy", [SIZE, k, ACTIONS])
   with other.optimizers["policy"].averaged_weights():
     old = distribution(NEXT)
   actions = old[0] + old[1] * noise

@@ -1,6 +1,5 @@
 """CycleGAN: what its losses and measures are."""
 
-
 import keras
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ import replicator
 from experiments import cyclegan
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
-from replicator.step import context
-from tests.experiments.line import Line
+from tests.experiments.line import Line, assert_scalars, one_step
 from tests.experiments.tiny_gans import ROOT
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [2, 5, 2, 2, 1]).astype(np.uint8)
@@ -43,13 +41,11 @@ def test_the_losses_of_a_step_are_those_of_the_paper(float64):
   identity = l1(g(y), y) + l1(f(x), x)
   discriminator = (((d_y(y) - 1) ** 2).mean() + (d_y(g(x)) ** 2).mean()
                    + ((d_x(x) - 1) ** 2).mean() + (d_x(f(y)) ** 2).mean()) / 2
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = step({name: {"image": images} for name, images in zip("ab", IMAGES, strict=True)})
-  expected = {"adversarial": adversarial, "cycle": cycle, "identity": identity,
-              "generator": adversarial + 7 * cycle + 3 * identity, "discriminator": discriminator}
-  assert scalars.keys() == expected.keys()
-  for name, value in expected.items():
-    np.testing.assert_allclose(scalars[name], value, rtol=1e-9, err_msg=name)
+  scalars = one_step(
+      step, {name: {"image": images} for name, images in zip("ab", IMAGES, strict=True)})
+  assert_scalars(scalars, {
+      "adversarial": adversarial, "cycle": cycle, "identity": identity,
+      "generator": adversarial + 7 * cycle + 3 * identity, "discriminator": discriminator})
   # The pools hold what the generators made before their update.
   np.testing.assert_allclose(step.pool_b.examples[:5], through(made().to_b, x), rtol=1e-9)
   np.testing.assert_allclose(step.pool_a.examples[:5], through(made().to_a, y), rtol=1e-9)

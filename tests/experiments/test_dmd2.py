@@ -12,7 +12,7 @@ from models.diffusion.gaussians import GaussianMixture
 from replicator import random
 from replicator.app import config
 from replicator.step import context
-from tests.experiments.line import gradients_of
+from tests.experiments.line import assert_scalars, gradients_of, one_step
 from tests.experiments.tiny_gans import ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
@@ -100,10 +100,8 @@ def test_a_step_makes_the_updates_of_the_formulas(is_gan, float64, monkeypatch):
   weights = lambda: [[v.numpy() for part in parts for v in part.trainable_variables]
                      for parts in ([step.fake, step.head], [step.generator])]
   (fake, generator), of_gan = weights(), float(is_gan)
-  with context.entered(tf.constant(0, tf.int64)):
-    of_fake, of_generator = draws(), draws()
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = step(*[{"image": IMAGES}] * is_gan)
+  of_fake, of_generator = one_step(lambda: (draws(), draws()))
+  scalars = one_step(step, *[{"image": IMAGES}] * is_gan)
   new_fake, new_generator = weights()
   start = level(np.full([N], START))
   made = lambda weights, z: denoised(weights, start * z, start)
@@ -131,9 +129,8 @@ def test_a_step_makes_the_updates_of_the_formulas(is_gan, float64, monkeypatch):
   checked(generator, new_generator, lambda generator: (
       (gradient * made(generator, z)).mean() + of_gan * GAN * adversarial(generator)))
   expected |= {"matching": (gradient ** 2).mean() / 2, "adversarial": adversarial(generator)}
-  assert scalars.keys() == (expected.keys() if is_gan else {"fake", "matching"})
-  for name in scalars:
-    np.testing.assert_allclose(scalars[name], expected[name], rtol=1e-9, err_msg=name)
+  names = expected if is_gan else ("fake", "matching")
+  assert_scalars(scalars, {name: expected[name] for name in names})
 
 
 def test_the_loss_of_a_diffusion_step_is_that_of_its_paper(float64):
@@ -147,8 +144,7 @@ def test_the_loss_of_a_diffusion_step_is_that_of_its_paper(float64):
   x = images.reshape(N, 2) / 127.5 - 1
   error = denoised(weights, x + sigma * noise, sigma) - x
   weight = (sigma ** 2 + SIGMA_DATA ** 2) / (sigma * SIGMA_DATA) ** 2
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = step({"image": images})
+  scalars = one_step(step, {"image": images})
   np.testing.assert_allclose(scalars["loss"], (weight * error ** 2).mean(), rtol=1e-9)
 
 

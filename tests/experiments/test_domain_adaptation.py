@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.domain_adaptation import DomainAdaptation, before_call
-from replicator.step import context
+from tests.experiments.line import one_step
 
 SIZE, START, NUMBER = 4, 1, 3
 DRAW = np.random.default_rng(0)
@@ -80,8 +80,7 @@ def test_a_step_makes_the_updates_of_the_formulas(float64):
   only_source, only_classifier = map(values, frozen)
   batch = {name: {"image": tf.constant(image), "label": tf.constant(LABELS)}
            for name, image in IMAGES.items()}
-  with context.entered(tf.constant(NUMBER, tf.int64)):
-    scalars = step(batch)
+  scalars = one_step(step, batch, number=NUMBER)
 
   def losses(encoder, classifier, domain):
     source, target = encoded(encoder, SOURCE), encoded(encoder, TARGET)

@@ -1,82 +1,32 @@
-"""Every GAN: no strategy changes its training, and its samples are of the averaged generator."""
+"""Every GAN: what a step logs and samples, GANs from parts, LOGAN, and what does not fit."""
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import replicator
+from experiments.gan import GAN
+from experiments.logan import LOGAN
+from models.gan.latents.distributions import normal_latents, truncated_normal_latents
 from models.gan.networks.building import check_images
 from models.vision.images.image_source import InMemoryImages
+from replicator import random
 from replicator.step import context
-from tests.experiments import tiny_gans
-from tests.experiments.tiny_gans import GANS, MIRRORED, assert_same_training, build, train
+from tests.experiments.line import BATCH, Line, line_gan, one_step
+from tests.experiments.tiny_gans import GANS, MIRRORED, build, train
 from tests.programs.capabilities import eagerly
-from tests.programs.processes import launched
-
-ONE = ["Replicator.strategy = 'one_device'"]
-CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
-# The second step depends on the variables that the first one leaves.
-FLOAT64 = ["train.precision = 'float64'", "train.steps = 2", "train.checkpoint_every = 2"]
-
-
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-  """The folder of a training on one device, which is trained once for all tests.
-
-  It is not compiled, which would take longer than its few steps.
-  """
-  folders = {}
-
-  def of(name: str, *bindings: str):
-    if (name, bindings) not in folders:
-      folders[name, bindings] = tmp_path_factory.mktemp(name)
-      with eagerly():
-        train(folders[name, bindings], name, *FLOAT64, *ONE, *bindings)
-    return folders[name, bindings]
-
-  return of
-
-
-SLOW = pytest.mark.slow
-COMPILED = [pytest.param("gan", MIRRORED[2], (), id="gan-2 replicas"),
-            pytest.param("logan", MIRRORED[2], ("LOGAN.discriminator_updates = 1",),
-                         id="logan-2 replicas", marks=SLOW),
-            pytest.param("sngan", CENTRAL, ("SNGAN.discriminator_updates = 1",),
-                         id="sngan-central storage", marks=SLOW),
-            # Its networks have no batch statistics, which are those of a micro-batch.
-            pytest.param("r3gan", ["microbatch.n = 4"], (), id="r3gan-micro-batches", marks=SLOW)]
-
-
-@pytest.mark.parametrize(("name", "bindings", "settings"), COMPILED)
-def test_however_it_is_divided_the_training_is_the_same(name, bindings, settings, one, tmp_path):
-  train(tmp_path, name, *FLOAT64, *bindings, *settings)
-  assert_same_training(tmp_path, one(name, *settings))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "replicas", "settings"), [
-    ("bigan", 2, ()), ("bigbigan", 2, ()), ("r3gan", 2, ()), ("gan", 4, ()),
-    # Statistics cover one micro-batch over all replicas, not the full batch.
-    ("gan", 2, ("microbatch.n = 2", "GAN.discriminator_updates = 1"))])
-def test_replicas_do_not_change_the_training_line_by_line(name, replicas, settings, one, tmp_path):
-  with eagerly():
-    train(tmp_path, name, *FLOAT64, *MIRRORED[replicas], *settings)
-  assert_same_training(tmp_path, one(name, *settings))
-
-
-def launch(workdir, name: str, *bindings: str) -> None:
-  """Trains a tiny GAN in two processes."""
-  launched(["--workers=2"], f"experiments.{name}", f"--gin_file=configs/{GANS[name].file}.gin",
-           f"--workdir={workdir}", bindings=tiny_gans.settings(name, *bindings))
+from tests.programs.logs import rows
 
 
 @pytest.mark.slow
 def test_float32_agrees_over_the_first_steps(tmp_path):
   # Later, GAN dynamics amplify the rounding errors, so equality is proved in float64.
   with eagerly():
-    expected = train(tmp_path / "one", "gan", "train.steps = 5")
-  found = train(tmp_path / "two", "gan", "train.steps = 5", *MIRRORED[2])
-  np.testing.assert_allclose(found, expected, rtol=1e-4)
+    train(tmp_path / "one", "gan", "train.steps = 5")
+  train(tmp_path / "two", "gan", "train.steps = 5", *MIRRORED[2])
+  for row, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    assert row == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -105,8 +55,7 @@ def test_step_compiles_under_xla_with_static_shapes():
 def test_the_last_update_is_logged_and_samples_are_of_averaged_weights(name):
   gan = build(name)
   images = np.random.default_rng(0).integers(0, 256, [16, *GANS[name].image_shape], np.uint8)
-  with context.entered(tf.constant(0, tf.int64)):  # Compiling it would take longer.
-    scalars = gan({"image": tf.constant(images), "label": tf.zeros([16], tf.int32)})
+  scalars = one_step(gan, {"image": tf.constant(images), "label": tf.zeros([16], tf.int32)})
   # It takes the second half of the batch; R3GAN's one update takes the first half.
   half = images[0 if name == "r3gan" else 1::2]
   np.testing.assert_allclose(scalars["data_variance"], np.mean(np.var(half / 127.5 - 1.0, axis=0)),
@@ -148,3 +97,65 @@ def test_images_that_are_no_squares_are_refused_with_what_to_do(height, width, t
     check_images("Net", (8, 8, 3), images)
   assert str(error.value) == (f"Net is built for images of 8 x 8 x 3 but was given {height} x "
                               f"{width} x 3: cut squares out of them")
+
+
+# ---- From parts ---------------------------------------------------------------------------------
+
+
+class Classifying(Line):
+  """Scores `[n]` and logits `[n, 10]` of images."""
+
+  def __init__(self):
+    super().__init__(4, (11,))
+
+  def call(self, inputs, labels=None, training=False):
+    outputs = super().call(inputs)
+    return outputs[:, 0], outputs[:, 1:]
+
+
+def step_of(model: GAN) -> dict[str, tf.Tensor]:
+  """The scalars of one step."""
+  return one_step(model, {name: tf.constant(value) for name, value in BATCH.items()})
+
+
+def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
+  outputs = {}
+  for weight in (0.0, 0.5):
+    model = line_gan(GAN, Classifying, rate=0.0, conditional=True, generator_classification=weight,
+                     penalties=[gin.get_configurable("classification")()])
+    outputs[weight] = step_of(model)
+  with context.entered(tf.constant(0, tf.int64)):
+    for _ in range(2):  # The discriminator's, then the generator's.
+      z = random.normal("z", [16, 3])
+      labels = random.uniform("label", [16], 0, 10, tf.int32)
+  logits = model.discriminator(model.generator(z))[1]
+  expected = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+  found = outputs[0.5]["generator"] - outputs[0.0]["generator"]
+  np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-10)
+  assert outputs[0.0]["penalty"] > 0
+
+
+def test_an_image_is_reconstructed_from_its_code():
+  model = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
+  images, labels = BATCH["image"][:2], BATCH["label"][:2]
+  expected = model.generate(model.encoder(tf.cast(images, tf.float32) / 127.5 - 1), labels)
+  np.testing.assert_allclose(model.reconstruct(images, labels), expected, rtol=1e-5)
+  without = line_gan(GAN)
+  gin.bind_parameter("encoder/wrap_optimizer.ema_decay", 0.0)  # Averages of one, the initial ones.
+  averaging = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
+  averaging.encoder.set_weights([1 - weight for weight in averaging.encoder.get_weights()])
+  np.testing.assert_allclose(averaging.reconstruct(images, labels), expected, rtol=1e-5)
+  with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: without an encoder"):
+    without.reconstruct(images, labels)
+
+
+def test_a_classification_without_a_classifier_is_refused_in_one_line():
+  with pytest.raises(replicator.UsageError, match="classification: the discriminator gives scores"):
+    step_of(line_gan(GAN, generator_classification=0.1))
+
+
+@pytest.mark.parametrize("latents", [normal_latents, truncated_normal_latents])
+def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents):
+  with pytest.raises(replicator.UsageError, match=(
+      rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; write LOGAN.lat")):
+    line_gan(LOGAN, latents=latents)

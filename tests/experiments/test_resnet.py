@@ -12,6 +12,7 @@ from replicator.app import config
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.strategies.distributed_evaluation import Dealer
+from tests.experiments.line import one_step
 from tests.programs.processes import ROOT
 
 BATCH = {"image": np.random.default_rng(0).integers(0, 256, [8, 8, 8, 1]).astype(np.uint8),
@@ -75,8 +76,7 @@ def test_a_step_is_of_mixtures_of_augmented_images():
   before = step.network.linear.kernel.numpy()
   classes = np.eye(10)[BATCH["label"]]
   targets = 0.8 * (0.75 * classes[::-1] + 0.25 * classes) + 0.02
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = step(BATCH)
+  scalars = one_step(step, BATCH)
   log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
   np.testing.assert_allclose(scalars["loss"], -(targets * log_softmax).sum(1).mean(), rtol=1e-5)
   assert scalars["accuracy"] == np.mean(logits.argmax(1) == BATCH["label"][::-1])

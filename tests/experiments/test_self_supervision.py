@@ -1,23 +1,23 @@
 """Self-supervision: its step on one replica and on several, its teacher, and what it measures."""
 
-import contextlib
+import functools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import replicator
 from experiments import self_supervision
 from models.vision.augmentation.random_view import Augmented, TwoViews
 from models.vision.images.image_source import InMemoryImages
 from models.vision.self_supervision import losses
 from models.vision.self_supervision.evaluation import FeatureEvaluator
 from replicator.app import config
-from replicator.step import context
+from tests.experiments.line import one_step
 from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
-from tests.programs.logs import rows
+from tests.programs.logs import assert_same_runs
+from tests.replicator.training.runs import MIRRORED_2, train
 
 
 class Flat(keras.Model):
@@ -51,8 +51,7 @@ def test_byol_predicts_the_projection_that_the_averaged_weights_give(float64):
     average.assign(value)
   images = np.random.default_rng(1).integers(0, 256, [2, 3, 2, 2, 1], np.uint8)
   first, second = images.reshape(2, 3, 4) / 127.5 - 1
-  with context.entered(tf.constant(0, tf.int64)):
-    found = step({"image": tf.constant(images[0]), "other": tf.constant(images[1])})
+  found = one_step(step, {"image": tf.constant(images[0]), "other": tf.constant(images[1])})
   unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
   projected = lambda x: (x @ w + b) @ v + c
   target = lambda x: unit((x @ averages[0] + averages[1]) @ averages[2] + averages[3])
@@ -66,26 +65,16 @@ def test_byol_predicts_the_projection_that_the_averaged_weights_give(float64):
     close(average.numpy(), (before + value.numpy()) / 2, 1e-9)
 
 
-def views() -> TwoViews:
+def test_two_replicas_do_not_change_the_training(tmp_path):  # Nor the teacher and its center.
   images = np.random.default_rng(0).integers(0, 256, [40, 2, 2, 1], np.uint8)
-  return TwoViews(lambda: Augmented(lambda: InMemoryImages(images, np.zeros(40), ("all",))))
-
-
-@pytest.mark.parametrize("loss", [
-    pytest.param(loss, marks=[] if loss is losses.DINO else pytest.mark.slow)
-    for loss in (losses.SimCLR, losses.BYOL, losses.BarlowTwins, losses.VICReg, losses.DINO)])
-def test_two_replicas_do_not_change_the_training(loss, tmp_path):
-  found = []
-  for strategy, replicas in (("one_device", None), ("mirrored", 2)):
-    config.parse([], [f"Replicator.strategy = '{strategy}'", "wrap_optimizer.ema_decay = 0.5",
-                      f"Replicator.logical_cpus = {replicas}"])
-    is_compiled = strategy == "mirrored" and loss is losses.DINO
-    with contextlib.nullcontext() if is_compiled else eagerly():
-      replicator.train(lambda: step_of(loss, hidden=(6,)), views(),
-                       workdir=str(tmp_path / strategy), steps=2, global_batch_size=8,
-                       precision="float64", log_every=1, checkpoint_every=0)
-    found.append([[row["loss"], row["spread"]] for row in rows(tmp_path / strategy)])
-  np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+  trained = functools.partial(train, step=lambda: step_of(losses.DINO, hidden=(6,)), inputs=(
+      TwoViews(lambda: Augmented(lambda: InMemoryImages(images, np.zeros(40), ("all",))))))
+  settings = ["train.precision = 'float64'", "train.steps = 2", "train.checkpoint_every = 2",
+              "wrap_optimizer.ema_decay = 0.5"]
+  with eagerly():
+    trained(tmp_path / "one", *settings)
+  trained(tmp_path / "two", *settings, *MIRRORED_2)
+  assert_same_runs(tmp_path / "two", tmp_path / "one")
 
 
 def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():

@@ -1,25 +1,25 @@
 """VQGAN: its updates are those of the formulas, on any number of replicas."""
 
-import contextlib
+import functools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import replicator
 from experiments import vqgan
 from models.gan.networks.quantizers import FSQ, Codebook
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
-from replicator.step import context
-from tests.experiments.line import gradients_of
+from tests.experiments.line import assert_scalars, gradients_of, one_step
 from tests.experiments.tiny_gans import MIRRORED
 from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
-from tests.programs.logs import rows
+from tests.programs.logs import assert_same_runs
+from tests.replicator.training.runs import train
 
 RATE, DIM = 0.5, 2
+THREE_STEPS = ["train.precision = 'float64'", "train.steps = 3", "train.checkpoint_every = 3"]
 IMAGES = np.random.default_rng(0).integers(0, 256, [8, 2, 2, 1]).astype(np.uint8)
 
 
@@ -92,16 +92,13 @@ def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
         for name in losses}
   norm_of = lambda name: np.linalg.norm(of[name][2])  # By the kernel of the last layer.
   weight = 0.8 * norm_of("reconstruction") / (norm_of("adversarial") + 1e-4)
-  with context.entered(tf.constant(0, tf.int64)):
-    found = step({"image": tf.constant(IMAGES)})
+  found = one_step(step, {"image": tf.constant(IMAGES)})
   usage = np.bincount(nearest, minlength=4) / 16
   used = usage[usage > 0]
-  expected = {**losses, "weight": weight, "perplexity": np.exp(-(used * np.log(used)).sum()),
-              "generator": (losses["reconstruction"] + losses["commitment"]
-                            + weight * losses["adversarial"])}
-  assert found.keys() == expected.keys()
-  for name, value in expected.items():
-    close(found[name], value, 1e-9, name)
+  assert_scalars(found, {
+      **losses, "weight": weight, "perplexity": np.exp(-(used * np.log(used)).sum()),
+      "generator": (losses["reconstruction"] + losses["commitment"]
+                    + weight * losses["adversarial"])})
   for i, (variable, value) in enumerate(zip(variables, before, strict=True)):
     gradient = (of["reconstruction"][i] + of["commitment"][i] + weight * of["adversarial"][i]
                 if i < 4 else of["discriminator"][i])
@@ -112,27 +109,20 @@ def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
   close(step.quantizer.codes, sums / shares[:, None], 1e-9)
 
 
-def trained(tmp_path, make, *bindings) -> np.ndarray:
-  """The losses of three steps; codes are restarted in the second."""
-  config.parse([], list(bindings))
-  workdir = tmp_path / str(len(list(tmp_path.iterdir())))
-  with contextlib.nullcontext() if bindings else eagerly():
-    replicator.train(
-        lambda: made(make), InMemoryImages(np.tile(IMAGES, [3, 1, 1, 1]), np.zeros(24), ("all",)),
-        workdir=str(workdir), steps=3, global_batch_size=8, precision="float64", log_every=1,
-        checkpoint_every=0)
-  return np.array([[row[name] for name in ("generator", "discriminator", "weight", "perplexity")]
-                   for row in rows(workdir)])
-
-
 @pytest.mark.parametrize("make, bindings", [
     (codebook, MIRRORED[2]),
     pytest.param(codebook, MIRRORED[4], marks=pytest.mark.slow),
     pytest.param(codebook, [*MIRRORED[2], "microbatch.n = 2"], marks=pytest.mark.slow),
     pytest.param(lambda: FSQ((5, 4)), MIRRORED[2], marks=pytest.mark.slow)])
 def test_replicas_do_not_change_the_training(make, bindings, tmp_path):
-  one, several = trained(tmp_path, make), trained(tmp_path, make, *bindings)
-  np.testing.assert_allclose(several, one, rtol=1e-9)
+  # Three steps; codes are restarted in the second.
+  trained = functools.partial(
+      train, step=lambda: made(make), inputs=InMemoryImages(
+          np.tile(IMAGES, [3, 1, 1, 1]), np.zeros(24), ("all",)))
+  with eagerly():
+    trained(tmp_path / "one", *THREE_STEPS)
+  trained(tmp_path / "several", *THREE_STEPS, *bindings)
+  assert_same_runs(tmp_path / "several", tmp_path / "one")
 
 
 def test_reconstructions_are_measured(monkeypatch, tmp_path):

@@ -1,23 +1,22 @@
 """The world model: a step's losses and updates are those of the paper's formulas, in NumPy.
 
-Derivatives are exact to rounding: the imaginary part after an imaginary step of 1e-30. A stopped
-gradient is the value before that step, which is what `real` gives.
+Derivatives are those of an imaginary step. A stopped gradient is the value before that step, which
+is what `real` gives.
 """
 
-import types
 from collections.abc import Callable, Iterator
 
 import gin
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments import world_model
-from models.rl import agents
 from models.rl.replay.sequences import Sequences
 from replicator import random
 from replicator.step import context
+from tests.experiments.line import assert_scalars, gradients_of, one_step
+from tests.experiments.test_agent_updates import lone_agent
 from tests.models.rl.networks.test_two_hot import two_hot
 
 N, T, HORIZON, SHAPE, ACTIONS = 2, 4, 3, (2,), 1
@@ -148,33 +147,14 @@ def normal(outputs):
   return np.tanh(mean), 0.1 + 0.9 * sigmoid(raw + 2)
 
 
-def gradients(function: Callable, weights: list[np.ndarray]) -> list[np.ndarray]:
-  found = [np.zeros(w.shape) for w in weights]
-  for gradient, weight in zip(found, range(len(weights)), strict=True):
-    for place in np.ndindex(gradient.shape):
-      moved = [w.astype(complex) for w in weights]
-      moved[weight][place] += 1e-30j
-      gradient[place] = function(moved).imag / 1e-30
-  return found
-
-
 @pytest.fixture
 def agent(float64, monkeypatch):
   """An agent with random weights and another slow critic, which samples `BATCH`."""
   gin.parse_config(SETTINGS)
-  monkeypatch.setattr(agents, "make_actor", lambda *parts: types.SimpleNamespace(scalars=dict))
-  monkeypatch.setattr(context.run, "global_batch_size", N)
-  environments = types.SimpleNamespace(observation_shape=SHAPE, action_size=ACTIONS, number=1,
-                                       observation_dtype="float32", discrete=False)
-  agent = world_model.Dreamer(environments, lambda: keras.optimizers.SGD(RATE), HORIZON, DISCOUNT,
-                              LAMBDA, ENTROPY, SLOW)
-  draw = np.random.default_rng(2).normal
-  for optimizer in agent.optimizers.values():
-    for variable in (*optimizer.variables_updated, *optimizer.averages):
-      variable.assign(draw(size=variable.shape))
+  agent = lone_agent(lambda *parts: world_model.Dreamer(
+      *parts, HORIZON, DISCOUNT, LAMBDA, ENTROPY, SLOW), SHAPE, ACTIONS, N,
+                     Sequences(*map(tf.constant, BATCH)), monkeypatch)
   agent.return_range.average.assign(1.5)
-  agent.replay = types.SimpleNamespace(scalars=dict,
-                                       sample=lambda n: Sequences(*map(tf.constant, BATCH)))
   return agent
 
 
@@ -190,8 +170,7 @@ def test_a_step_makes_the_updates_of_the_formulas(agent):
     of_posterior = random.uniform("posterior", [N, T, L]).numpy()
     noise = random.normal("policy", [N, T, HORIZON, ACTIONS]).numpy().reshape([N * T, HORIZON, -1])
     of_prior = random.uniform("prior", [N, T, HORIZON, L]).numpy().reshape([N * T, HORIZON, L])
-  with context.entered(tf.constant(0, tf.int64)):
-    scalars = agent()
+  scalars = one_step(agent)
   after = {name: values_of(variables) for name, variables in owned.items()}
 
   _, terms, states = Model(before["model"]).losses(BATCH, of_posterior)
@@ -221,15 +200,13 @@ def test_a_step_makes_the_updates_of_the_formulas(agent):
     return (weight * (cross_entropy(returns, logits)
                       + SLOW * cross_entropy(expected(slow(seen)), logits))).mean()
 
-  wanted = {**terms, "value": returns.mean(), "return_range": width,
-            "entropy": entropy_of(normal(policy(seen))[1]).mean(),
-            "critic": critic_loss(before["critic"])}
-  assert scalars.keys() == wanted.keys()
-  for name, number in wanted.items():
-    np.testing.assert_allclose(scalars[name], number, rtol=1e-9, err_msg=name)
+  assert_scalars(scalars, {
+      **terms, "value": returns.mean(), "return_range": width,
+      "entropy": entropy_of(normal(policy(seen))[1]).mean(),
+      "critic": critic_loss(before["critic"])})
   for name, loss in (("policy", policy_loss), ("critic", critic_loss), (
       "model", lambda weights: Model(weights).losses(BATCH, of_posterior)[0])):
-    for old, new, gradient in zip(before[name], after[name], gradients(loss, before[name]),
+    for old, new, gradient in zip(before[name], after[name], gradients_of(loss, before[name]),
                                   strict=True):
       np.testing.assert_allclose(old - new, RATE * gradient, rtol=1e-8, atol=1e-11, err_msg=name)
 

@@ -25,6 +25,12 @@ def one_or_two(request):
 
 
 @pytest.fixture
+def two():
+  """A new `Replicator` of two replicas."""
+  return Replicator("mirrored", logical_cpus=2)
+
+
+@pytest.fixture
 def in_a_folder_of_its_own(tmp_path, monkeypatch):
   """The working directory is new; the same as `tmp_path`."""
   monkeypatch.chdir(tmp_path)

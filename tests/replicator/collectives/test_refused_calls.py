@@ -9,7 +9,11 @@ import tensorflow as tf
 import replicator
 from replicator import Replicator, UsageError, all_concat, all_gather, all_max, all_mean, all_sum
 from tests.programs.refusals import refusal
-from tests.replicator.collectives.replicas import static_id
+
+
+def static_id() -> int:
+  return int(tf.get_static_value(replicator.replica_id()))
+
 
 DISAGREEMENTS = {
     "another collective": lambda x: all_sum(x) if static_id() else all_mean(x),
@@ -30,12 +34,11 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
-def test_replicas_that_make_different_calls_are_refused(eager, request):
+def test_replicas_that_make_different_calls_are_refused(two, eager, request):
   if eager:
     request.getfixturevalue("run_eagerly")()
   says = r"replica {} (calls (all_|broadcast).*|has ended its step)"
   message = f"^{says.format(0)}, but {says.format(1)}; every replica must make the same "
-  two = Replicator("mirrored", logical_cpus=2)
   for name, step in DISAGREEMENTS.items():
     assert re.search(message, refusal(two.run, step, np.ones([4, 2]))), name
 
@@ -70,8 +73,7 @@ REFUSED = {
 }
 
 
-def test_a_call_that_makes_no_sense_is_refused():
-  two = Replicator("mirrored", logical_cpus=2)
+def test_a_call_that_makes_no_sense_is_refused(two):
   for message, steps in REFUSED.items():
     for step in steps:
       assert re.search(message, refusal(two.run, step, np.ones([4, 2])))

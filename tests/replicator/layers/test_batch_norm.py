@@ -1,11 +1,12 @@
-"""GlobalBatchNorm against NumPy in float64 and closed forms."""
+"""GlobalBatchNorm and standing statistics against NumPy in float64 and closed forms."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, all_mean, microbatch
+import replicator as library
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, all_mean, microbatch
 from replicator.layers.batch_norm import batch_normalized
 from replicator.step import context
 from tests.programs.closeness import close, nests_close
@@ -42,10 +43,10 @@ def reference(x: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
           "moving_variance": MOMENTUM + (1 - MOMENTUM) * variance}
 
 
-def build(replicator: Replicator, channels: int = 3) -> GlobalBatchNorm:
+def build(replicator: Replicator, **options) -> GlobalBatchNorm:
   with replicator.scope():
-    layer = GlobalBatchNorm()
-    layer.build((None, channels))
+    layer = GlobalBatchNorm(**options)
+    layer.build((None, 3))
   layer.gamma.assign(GAMMA)
   layer.beta.assign(BETA)
   return layer
@@ -226,11 +227,7 @@ def test_batch_norm_of_groups(float64):
   groups = [[0, 3], [2, 1]]
   replicator = Replicator("mirrored", logical_cpus=4)
   batch = batch_of([8, 3])
-  with replicator.scope():
-    layer = GlobalBatchNorm(groups=groups)
-    layer.build((None, 3))
-  layer.gamma.assign(GAMMA)
-  layer.beta.assign(BETA)
+  layer = build(replicator, groups=groups)
   calls = []
 
   def step(batch):
@@ -252,3 +249,66 @@ def test_batch_norm_of_groups(float64):
   for _, _, mean, variance in results:  # The moments of all replicas, the same on each.
     close(mean, 0.1 * batch["x"].mean(0), 1e-12)
     close(variance, 0.9 + 0.1 * batch["x"].var(0), 1e-12)
+
+
+# ---- Standing statistics ------------------------------------------------------------------------
+
+
+BATCHES = np.random.default_rng(0).normal(3.0, 2.0, [3, 8, 4])
+X = np.random.default_rng(1).normal(size=[5, 4])
+
+
+def test_standing_statistics_are_the_means_over_the_passes(float64):
+  network = keras.Sequential([
+      keras.Input([4]), GlobalBatchNorm(epsilon=0.0, momentum=0.7),
+      GlobalBatchNorm(epsilon=3.0, momentum=0.4)])
+  standing = lambda i: network(BATCHES[i], training=True)
+  with library.use_standing_statistics(network, standing, len(BATCHES)):
+    outputs = network(X, training=False)
+  mean, variance = BATCHES.mean(1).mean(0), BATCHES.var(1).mean(0)
+  # The second layer sees the mean 0 and the variance 1 in every pass.
+  np.testing.assert_allclose(outputs, (X - mean) / np.sqrt(variance) / 2, rtol=1e-12)
+
+
+def test_they_leave_nothing_behind_and_averages_are_used(float64):
+  network = keras.Sequential([keras.Input([4]), SpectralNorm(keras.layers.Dense(4)),
+                              GlobalBatchNorm()])
+  optimizer = library.wrap_optimizer(keras.optimizers.SGD(1.0), network.trainable_variables,
+                                     ema_decay=0.5)
+  before = [v.numpy() for v in network.variables]
+  random = np.random.default_rng(2)
+  averages = [v.numpy() + random.normal(size=v.shape) for v in optimizer.averages]
+  for variable, value in zip(optimizer.averages, averages, strict=True):
+    variable.assign(value)
+
+  @tf.function(autograph=False)
+  def sample(x):
+    with optimizer.averaged_weights(), library.use_standing_statistics(
+        network, lambda i: network(BATCHES[i], training=True), 2):
+      return network(x, training=False)
+
+  outputs = sample(X)
+  np.testing.assert_equal([v.numpy() for v in network.variables], before)
+  for variable, value in zip(network.trainable_variables, averages, strict=True):
+    variable.assign(value)
+  with library.use_standing_statistics(network, lambda i: network(BATCHES[i], training=True), 2):
+    np.testing.assert_allclose(outputs, network(X, training=False), rtol=1e-12)
+
+
+@pytest.mark.parametrize("layer, passes", [
+    (keras.layers.ReLU(), 1), (GlobalBatchNorm(), 0)])
+def test_without_passes_or_layers_it_is_refused(layer, passes):
+  with (pytest.raises(UsageError, match="needs at least one of each"),
+        library.use_standing_statistics(keras.Sequential([layer]), lambda i: None, passes)):
+    pass
+
+
+def test_a_frozen_batch_norm_has_its_moving_statistics_as_standing_ones():
+  x = tf.constant(BATCHES[0], tf.float32)
+  net = keras.Sequential([keras.Input([4]), GlobalBatchNorm(), keras.layers.Dense(2),
+                          GlobalBatchNorm()])
+  net.layers[0].trainable = False
+  expected = net.layers[0](x)
+  with library.use_standing_statistics(net, lambda i: net(x, training=True), 2):
+    np.testing.assert_array_equal(net.layers[0](x), expected)
+    assert abs(float(tf.reduce_mean(net(x)))) < 1e-5  # The other one has those of x.

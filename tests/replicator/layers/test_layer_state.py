@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, wrap_optimizer
+from replicator import GlobalBatchNorm, SpectralNorm, wrap_optimizer
 from tests.programs.closeness import close
 
 X = np.random.default_rng(0).normal(size=[8, 5])
@@ -71,15 +71,14 @@ MIXED = {
 
 
 @pytest.mark.parametrize("kind", MIXED)
-def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind):
-  replicator = Replicator("mirrored", logical_cpus=2)
+def test_mixed_bfloat16_keeps_statistics_in_float32(two, set_precision, kind):
   # Numbers that bfloat16 represents exactly, because a model rounds its inputs.
   x = RNG.integers(-16, 24, [4, 5, 5, 3]).astype(np.float32) / 8
   outputs = {}
   for precision in ("float32", "mixed_bfloat16"):
     set_precision(precision)
     keras.utils.set_random_seed(0)
-    with replicator.scope():
+    with two.scope():
       network = keras.Sequential([MIXED[kind]()])
       network.build([None, *x.shape[1:]])
 
@@ -89,7 +88,7 @@ def test_mixed_bfloat16_keeps_statistics_in_float32(set_precision, kind):
         loss = tf.reduce_mean(tf.cast(y, tf.float32) ** 3)
       return y, tape.gradient(loss, [v.value for v in network.trainable_variables])
 
-    (y, gradients), _ = replicator.run(step, x)
+    (y, gradients), _ = two.run(step, x)
     assert y.dtype == ("float32" if precision == "float32" else "bfloat16")
     assert {g.dtype for g in gradients} == {tf.float32}
     assert {v.dtype for v in network.variables} == {"float32"}

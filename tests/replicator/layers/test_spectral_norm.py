@@ -228,11 +228,10 @@ def test_micro_batches_meet_the_vectors_of_one_piece(float64, one_or_two, traini
     close(divided, whole, 1e-13)
 
 
-def test_a_call_made_twice_in_a_step_iterates_twice(float64):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  layer = dense(replicator)
+def test_a_call_made_twice_in_a_step_iterates_twice(two, float64):
+  layer = dense(two)
   u = layer.u.numpy()
-  replicator.run(lambda x: [layer(x, training=True), layer(x, training=True)], np.ones([2, 6]))
+  two.run(lambda x: [layer(x, training=True), layer(x, training=True)], np.ones([2, 6]))
   close(layer.u.numpy(), power_iteration(kernel_of(layer), u, 2)[0], 1e-12)
 
 

@@ -72,8 +72,8 @@ def train(replicator: Replicator, optimizer, steps: int, constraint=None, **opti
   return trajectory, wrapped
 
 
-def assert_close(actual, expected, rtol=1e-11):
-  nests_close(actual, expected, rtol)
+def assert_close(actual, expected):
+  nests_close(actual, expected, 1e-11)
 
 
 K = keras.optimizers

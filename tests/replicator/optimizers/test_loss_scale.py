@@ -102,9 +102,8 @@ def test_a_loss_that_float16_could_not_hold_is_scaled_in_float32(mixed_float16):
   assert float(scaled) == 3 * 2.0 ** 15
 
 
-def test_float16_gradients_of_an_unscaled_loss_are_refused(mixed_float16):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+def test_float16_gradients_of_an_unscaled_loss_are_refused(two, mixed_float16):
+  with two.scope():
     variables = make_variables()
     wrapped = wrap_optimizer(K.SGD(1.0, name="the_sgd"), variables)
   refusal = r"the_sgd.apply: .*'mixed_float16'.* write.* optimizer.scale_loss\(loss\)"
@@ -118,7 +117,7 @@ def test_float16_gradients_of_an_unscaled_loss_are_refused(mixed_float16):
 
   for losses_scaled in (0, 2):  # Each update needs its own: the scale changes with it.
     with pytest.raises(UsageError, match=refusal):
-      replicator.run(lambda n=losses_scaled: step(n))
+      two.run(lambda n=losses_scaled: step(n))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "mixed_bfloat16"])

@@ -102,9 +102,8 @@ def test_gradients_of_an_embedding(one_or_two):
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, 1e3])
-def test_the_mean_over_replicas_is_clipped(float64, clip_norm):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  trajectory, _ = small.train(replicator, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
+def test_the_mean_over_replicas_is_clipped(two, float64, clip_norm):
+  trajectory, _ = small.train(two, lambda: K.SGD(1.0), 1, clip_norm=clip_norm)
   gradients = small.clipped(small.numpy_gradients(), clip_norm)
   small.assert_close(trajectory, [[w - g for w, g in zip(small.WEIGHTS, gradients, strict=True)]])
 
@@ -148,10 +147,9 @@ def test_slots_of_variables_in_another_order_are_not_restored(tmp_path):
     Checkpoints(tmp_path, wrap_optimizer(K.Adam(), variables[::-1])).restore()
 
 
-def test_a_variable_that_is_frozen_later_stays(float64):
+def test_a_variable_that_is_frozen_later_stays(two, float64):
   make = lambda: K.AdamW(0.125, weight_decay=0.25)
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+  with two.scope():
     variables = small.make_variables()
     wrapped = wrap_optimizer(make(), variables, clip_norm=0.5)
   variables[1].trainable = False
@@ -166,7 +164,7 @@ def test_a_variable_that_is_frozen_later_stays(float64):
 
   plain, optimizer = [small.make_variables()[i] for i in (0, 2)], make()
   optimizer.build(plain)
-  replicator.run(step, small.BATCH)
+  two.run(step, small.BATCH)
   gradients = small.numpy_gradients()[::2]
   with exact_casts():
     for _ in range(3):
@@ -175,7 +173,7 @@ def test_a_variable_that_is_frozen_later_stays(float64):
   np.testing.assert_array_equal(variables[1].numpy(), small.WEIGHTS[1])
   for variable in variables:
     variable.trainable = False
-  replicator.run(lambda: wrapped.apply([None] * 3) or wrapped.apply([], []) or tf.constant(0))
+  two.run(lambda: wrapped.apply([None] * 3) or wrapped.apply([], []) or tf.constant(0))
   assert wrapped.keras_optimizer.iterations.numpy() == 3
 
 

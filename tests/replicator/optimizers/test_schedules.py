@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, UsageError, scheduled, schedules, wrap_optimizer
+from replicator import UsageError, scheduled, schedules, wrap_optimizer
 from replicator.internals.keras_internals import exact_casts
 from replicator.step import context
 
@@ -107,7 +107,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_options_on_a_schedule_are_those_of_keras_set_by_hand(float64, kind):
+def test_options_on_a_schedule_are_those_of_keras_set_by_hand(two, float64, kind):
   make, ends = OPTIONS[kind]
   target = np.linspace(-1.0, 1.0, 5)
   plain = make(0.1)
@@ -121,8 +121,7 @@ def test_options_on_a_schedule_are_those_of_keras_set_by_hand(float64, kind):
       plain.apply([weights.value - target], [weights])
     expected.append(weights.numpy())
 
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+  with two.scope():
     variable = keras.Variable(target * 3)
     optimizer = wrap_optimizer(
         make(0.1, **{name: schedules.linear(*pair, end=4) for name, pair in ends.items()}),
@@ -132,19 +131,18 @@ def test_options_on_a_schedule_are_those_of_keras_set_by_hand(float64, kind):
     optimizer.apply([variable.value - target])
 
   for values_by_hand in expected:
-    replicator.run(step, np.ones([2]))
+    two.run(step, np.ones([2]))
     np.testing.assert_allclose(variable.numpy(), values_by_hand, rtol=1e-12)
 
 
-def test_an_average_decays_by_the_count_of_updates(float64):
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+def test_an_average_decays_by_the_count_of_updates(two, float64):
+  with two.scope():
     variable = keras.Variable(np.zeros(2))
     optimizer = wrap_optimizer(keras.optimizers.SGD(1.0), [variable],
                                ema_decay=schedules.linear(0.0, 0.9, end=3))
   average = 0.0
   for done in range(5):
-    replicator.run(lambda _: optimizer.apply([tf.constant([-1.0, -1.0], tf.float64)]), np.ones([2]))
+    two.run(lambda _: optimizer.apply([tf.constant([-1.0, -1.0], tf.float64)]), np.ones([2]))
     decay = min(done / 3, 1.0) * 0.9
     average = decay * average + (1 - decay) * (done + 1)
     np.testing.assert_allclose(optimizer.averages[0].numpy(), [average] * 2, rtol=1e-12)

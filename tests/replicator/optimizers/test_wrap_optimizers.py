@@ -2,10 +2,9 @@
 
 import gin
 import keras
-import pytest
 import tensorflow as tf
 
-from replicator import UsageError, wrap_optimizers
+from replicator import wrap_optimizers
 from replicator.step.variables import variables_of
 
 
@@ -47,9 +46,3 @@ def test_each_is_made_in_the_scope_of_its_name():
   rates = {name: float(each.keras_optimizer.learning_rate) for name, each in optimizers.items()}
   assert rates == {"policy": 0.5, "critics": 0.25, "temperature": 0.5}
   assert [name for name, each in optimizers.items() if each.averages] == ["policy"]
-
-
-@pytest.mark.parametrize("network", [keras.Sequential([keras.layers.Dense(1)]), [], [tf.Module()]])
-def test_a_network_without_variables_is_refused(network):
-  with pytest.raises(UsageError, match=r"^wrap_optimizer\(sgd\): "):
-    wrap_optimizers(lambda: keras.optimizers.SGD(name="sgd"), network=network)

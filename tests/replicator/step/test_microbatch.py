@@ -170,16 +170,15 @@ def test_the_loop_computes_one_micro_batch_at_a_time():
   assert [node.attr["parallel_iterations"].i for node in nodes if node.op.endswith("While")] == [1]
 
 
-def test_unrolled_micro_batches_wait_for_those_before():
-  on = Replicator("mirrored", logical_cpus=2)
+def test_unrolled_micro_batches_wait_for_those_before(two):
   mean = lambda x: microbatch(lambda part: replicator.all_mean(tf.reduce_mean(tf.sin(part))), x, 4)
-  function = on.compile(lambda x: on.on_replicas(mean, tf.constant(0, tf.int64), (x,)))
-  x = on.distribute(BATCHES[0])
+  function = two.compile(lambda x: two.on_replicas(mean, tf.constant(0, tf.int64), (x,)))
+  x = two.distribute(BATCHES[0])
   graph = function.get_concrete_function(x).graph
   waits = lambda op: any(x.control_inputs for x in (op, *(x.op for x in op.inputs)))
   parts = [op.inputs[0].op for op in graph.get_operations() if op.type == "Sin"]
   assert [waits(op) for op in parts] == [False] * 2 + [True] * 6
-  for result in on.local_results(function(x)):
+  for result in two.local_results(function(x)):
     np.testing.assert_allclose(result, np.sin(BATCHES[0]).mean(), rtol=1e-12)
 
 

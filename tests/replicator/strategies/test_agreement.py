@@ -1,8 +1,6 @@
 """The comparison of workers before they train, and of their calls. Real processes are in `launch`.
 """
 
-import json
-
 import pytest
 
 from replicator.errors import UsageError
@@ -15,9 +13,8 @@ def other(monkeypatch):
   """The changes of worker 1 against worker 0, which is this process."""
   changes: dict = {}
 
-  def exchange(name: str, text: str, process: int, processes: int) -> list[str]:
-    mine = json.loads(text)
-    return [text, json.dumps({**mine, **{key: value(mine[key]) for key, value in changes.items()}})]
+  def exchange(name: str, mine: dict, process: int, processes: int) -> list[dict]:
+    return [mine, {**mine, **{key: value(mine[key]) for key, value in changes.items()}}]
   monkeypatch.setattr(tensorflow_internals, "meet", lambda name: None)
   monkeypatch.setattr(tensorflow_internals, "exchange", exchange)
   return changes
@@ -51,8 +48,7 @@ CALLS = ["all_sum of float32 ()", "all_mean of float32 (3,)", "all_min of int32 
 def said_by(monkeypatch):
   """Returns the error of each worker, for the calls of each."""
   def said_by(*workers: list[str]) -> list[str]:
-    texts = [json.dumps(calls) for calls in workers]
-    monkeypatch.setattr(tensorflow_internals, "exchange", lambda *_: texts)
+    monkeypatch.setattr(tensorflow_internals, "exchange", lambda *_: workers)
     said = []
     for number, calls in enumerate(workers):
       try:

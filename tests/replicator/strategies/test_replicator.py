@@ -19,10 +19,6 @@ def _strategy_kept(monkeypatch):
   monkeypatch.setattr(context.run, "strategy", context.run.strategy)
 
 
-def mirrored(devices: int = 2) -> Replicator:
-  return Replicator("mirrored", logical_cpus=devices)
-
-
 def own_number() -> tf.Tensor:
   return tf.cast(replica_id(), tf.int32)
 
@@ -129,8 +125,8 @@ def test_jit_compile_means_xla():
      "the tensors of a batch must agree on axis 0, which has [4, 8] examples"),
     ({}, ""), (np.float32(1.0), ""), ([1, 2], "")],
     ids=["indivisible", "lengths", "empty", "scalar", "list"])
-def test_inputs_that_are_not_a_batch(inputs, message):
-  assert refusal(mirrored().run, own_number, inputs).startswith(f"inputs: {message}")
+def test_inputs_that_are_not_a_batch(two, inputs, message):
+  assert refusal(two.run, own_number, inputs).startswith(f"inputs: {message}")
 
 
 @pytest.mark.parametrize("strategy, why", [

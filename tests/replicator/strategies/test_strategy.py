@@ -98,13 +98,6 @@ def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
-  with serving() as port:  # The chief waits for it.
-    check_note_and_handler({"worker": ["a:1", f"127.0.0.1:{port}"]}, number, monkeypatch, capsys)
-
-
-def check_note_and_handler(cluster, number, monkeypatch, capsys):
-  monkeypatch.setenv("TF_CONFIG", json.dumps({
-      "cluster": cluster, "task": {"type": "worker", "index": number}}))
   monkeypatch.setattr(strategy, "has_started", lambda: False)
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
   monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy",
@@ -112,12 +105,16 @@ def check_note_and_handler(cluster, number, monkeypatch, capsys):
   received: list[int] = []
   previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
   try:
-    strategy.make.__wrapped__("multi_worker_mirrored")
+    with serving() as port:  # The chief waits for it.
+      monkeypatch.setenv("TF_CONFIG", json.dumps({
+          "cluster": {"worker": ["a:1", f"127.0.0.1:{port}"]},
+          "task": {"type": "worker", "index": number}}))
+      strategy.make.__wrapped__("multi_worker_mirrored")
     os.kill(os.getpid(), signal.SIGTERM)
     assert received == [signal.SIGTERM]
   finally:
     signal.signal(signal.SIGTERM, previous)
-  note = (f"cluster     worker {', '.join(cluster['worker'])} (from TF_CONFIG)\n"
+  note = (f"cluster     worker a:1, 127.0.0.1:{port} (from TF_CONFIG)\n"
           "note: these ports take commands from every machine that reaches them, without a "
           "password; see docs/howto/security.md\n")
   assert capsys.readouterr().err == ("" if number else note)

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.app import config
 from replicator.tracing import graphs
+from tests.replicator.training.runs import train
 
 
 def line_of(words: str) -> str:
@@ -42,10 +42,9 @@ def test_an_assignment_is_placed_in_a_branch_or_loop_too(variables):
     return tf.while_loop(lambda count: count < 2, again, [0])
 
   graph = step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
-  found = {name: graphs.assigned_at(graph, variable) for name, variable in variables.items()}
-  assert found == {"always": line_of("# Always."), "sometimes": line_of("# Sometimes."),
-                   "again": line_of("# Again."), "never": "", "row": line_of("# Row."),
-                   "slice": line_of("# Slice.")}
+  found = {name: list(graphs.assignments(graph, variable)) for name, variable in variables.items()}
+  assert found.pop("never") == []
+  assert found == {name: [line_of(f"# {name.capitalize()}.")] for name in found}
 
 
 def test_calls_of_python_are_named_once_with_their_lines():
@@ -122,10 +121,9 @@ class Strided(tf.Module):
 
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, capsys, tmp_path):
-  config.parse([], ["train.steps = 4", "train.log_every = 2", "train.checkpoint_every = 0",
-                    f"train.eval_every = {2 if evaluates else 0}"])
   evaluate = lambda step: replicator.Evaluation({"one": 1.0})
-  replicator.train(Strided, evaluate=evaluate, workdir=str(tmp_path))
+  train(tmp_path, "train.steps = 4", "train.log_every = 2",
+        f"train.eval_every = {2 if evaluates else 0}", step=Strided, evaluate=evaluate)
   lines = capsys.readouterr().out.splitlines()
   warned = [i for i, line in enumerate(lines) if line.startswith("warning")]
   assert [lines[i] for i in warned] == [

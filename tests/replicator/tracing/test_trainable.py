@@ -6,15 +6,14 @@ import json
 
 import numpy as np
 
-import replicator
 from replicator import Replicator
-from replicator.app import config
 from replicator.step.variables import variables_of
 from replicator.tracing.trainable import Trainable
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import Regression
 from tests.programs.logs import rows
 from tests.programs.planted_bugs import WIDTH, Points
+from tests.replicator.training.runs import train
 
 X = np.float32(np.random.default_rng(0).normal(size=[8, WIDTH]))
 BATCH = {"x": X, "y": X[:, :1]}
@@ -45,11 +44,10 @@ def test_flags_that_changed_come_back_and_no_others():
   assert its.changes() == {}
 
 
-def test_a_running_step_obeys_every_change():
-  replicator = Replicator("mirrored", logical_cpus=2)
-  with replicator.scope():
+def test_a_running_step_obeys_every_change(two):
+  with two.scope():
     step = TwoLayers()
-  function = TrainingFunction(replicator, step, 1, signals=True)
+  function = TrainingFunction(two, step, 1, signals=True)
   first, second = ({f"network/{i:03d}" for i in places} for places in ((0, 1), (2, 3)))
   history, running = [values(step)], []
   for trainable in ((True, True), (False, True), (True, True), (False, False)):
@@ -90,16 +88,12 @@ def freezes_once(step: Regression, number: int) -> None:
     step.network.layers[1].trainable = number == 7
 
 
-def train(workdir, steps: int, *bindings: str):
-  config.parse([], [f"train.steps = {steps}", "train.global_batch_size = 4", "train.log_every = 2",
-                    "train.checkpoint_every = 2", *bindings])
-  return replicator.train(TwoLayers, Points(), before_call=freezes_once, workdir=str(workdir))
-
-
 def test_a_resumed_run_is_as_frozen_as_the_other(tmp_path):
-  whole = train(tmp_path / "whole", 10)
+  run = functools.partial(train, step=TwoLayers, inputs=Points(), before_call=freezes_once)
+  settings = ["train.log_every = 2", "train.checkpoint_every = 2"]
+  whole = run(tmp_path / "whole", "train.steps = 10", *settings)
   for steps in (4, 10):  # One layer or none is frozen at the end of each part.
-    parts = train(tmp_path / "parts", steps)
+    parts = run(tmp_path / "parts", f"train.steps = {steps}", *settings)
   assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
   assert moved(values(whole), values(parts)) == set()
   assert Trainable(parts).flags() == Trainable(whole).flags()
