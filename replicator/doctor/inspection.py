@@ -18,7 +18,7 @@ from replicator.internals.keras_internals import layers_in
 from replicator.layers import dropout
 from replicator.layers.batch_norm import GlobalBatchNorm
 from replicator.optimizers.optimizer import Optimizer
-from replicator.step import random
+from replicator.step import random, random_bits
 from replicator.step.variables import held_by, variables_of
 from replicator.tracing import graphs
 
@@ -26,6 +26,7 @@ _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated
                     r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
+_OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
 
@@ -81,7 +82,7 @@ class Evidence:
     for operation in graphs.operations(graph):
       if _DRAWS.match(operation.type):
         frames = list(operation.traceback)
-        if not any(frame.filename == random.__file__ for frame in frames):
+        if not any(frame.filename in _OWN_STREAMS for frame in frames):
           draw = f"{self._kind_of_draw(frames)}{graphs.place(frames)}"
           _add(self.draws, draw)
           if not operation.type.startswith("Stateless"):

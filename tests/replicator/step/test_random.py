@@ -14,6 +14,7 @@ import replicator
 from replicator import Replicator, microbatch, random
 from replicator.collectives import collectives
 from replicator.errors import UsageError
+from replicator.step import random_bits
 from tests.programs.refusals import refusal
 
 ROWS = 8  # In the global batch.
@@ -111,7 +112,7 @@ def assert_first_step(drawn: dict[str, np.ndarray]) -> None:
                          ids=["loop", "unrolled", "row_by_row"])
 def test_micro_batches_draw_what_the_batch_does(monkeypatch, replicas, n, with_collective,
                                                 large_row):
-  monkeypatch.setattr(random, "_LARGE_ROW", large_row)
+  monkeypatch.setattr(random_bits, "_LARGE_ROW", large_row)
   on = Replicator("mirrored", logical_cpus=replicas)
   assert_first_step(in_parts(on, n, two_kinds, with_collective))
 
@@ -272,7 +273,7 @@ def test_half_precision_stays_below_maxval(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_normal_is_finite_and_symmetric_at_its_ends(monkeypatch, dtype):
   # All bits zero and all bits one, the ends of the range of random bits.
-  monkeypatch.setattr(random, "_bits", lambda name, shape, dtype: (
+  monkeypatch.setattr(random_bits, "bits", lambda name, shape, dtype: (
       tf.constant([0, dtype.max], dtype)))
   low, high = random.normal("z", [2], dtype=dtype).numpy()
   assert np.isfinite(low) and low < -5

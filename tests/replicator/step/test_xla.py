@@ -51,11 +51,14 @@ def made(on: Replicator) -> Classifier:
 
 def train(on: Replicator, step: Classifier, numbers: range) -> list[float]:
   """The losses of steps with these numbers; each call of the compiled function takes one stride."""
-  function, losses = TrainingFunction(on, step, numbers.step), []
-  for first in numbers:
-    batch = BATCH[first] if numbers.step == 1 else BATCH[first:first + numbers.step]
-    losses += [*function(first, batch).fetch()[0]["loss"]]
-  return losses
+  function = TrainingFunction(on, step, numbers.step)
+  return [loss for first in numbers
+          for loss in function(first, _batch_of(first, numbers.step)).fetch()[0]["loss"]]
+
+
+def _batch_of(first: int, steps: int) -> np.ndarray:
+  """The inputs of a call of some steps: `[steps, n, ...]`, or `[n, ...]` for one."""
+  return BATCH[first] if steps == 1 else BATCH[first:first + steps]
 
 
 def copies(step: Classifier) -> dict[str, list[np.ndarray]]:
@@ -77,13 +80,15 @@ class Training:
     self.end = copies(self.step)
 
 
-_training = functools.cache(Training)
-
-
 @pytest.fixture
 def trained(float64):
   """Four steps in float64, where replicas agree to rounding; made once."""
-  return _training()
+  return _trained()
+
+
+@functools.cache
+def _trained() -> Training:
+  return Training()
 
 
 # ---- What is compiled ---------------------------------------------------------------------------
