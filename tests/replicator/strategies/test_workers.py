@@ -1,5 +1,6 @@
 """Workers in processes of their own: as one process, killed, stuck, late, or started otherwise."""
 
+import importlib.metadata
 import json
 import socket
 
@@ -91,6 +92,18 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
       assert ended(worker, 2) == [
           "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
           "the same configuration, versions and data"]
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_version_is_refused_by_all(tmp_path):
+  folder = tmp_path / "other" / "gin_config-9.9.dist-info"
+  folder.mkdir(parents=True)
+  (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gin-config\nVersion: 9.9\n")
+  with running(tmp_path, FOREVER, FOREVER, paths=[tmp_path, folder.parent]) as workers:
+    for worker in workers:
+      assert ended(worker, 2) == [
+          f"error: gin-config is {importlib.metadata.version('gin-config')} on worker 0, and 9.9 "
+          "on worker 1; start all processes with the same configuration, versions and data"]
 
 
 @pytest.mark.slow
