@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(words: list[str]) -> int:
   flags = parsed(words)
   if flags.slurm or flags.kubernetes:
-    _write(flags)
+    files.write(flags)
     return 0
   with _placement(flags) as placement:
     return launch(flags.command, flags.workers, flags.ps, flags.max_restarts, placement)
@@ -54,24 +54,6 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
   if flags.ray:
     return ray.connected(flags.ray)
   return contextlib.nullcontext(Machines(flags.hosts, flags.ssh, flags.least))
-
-
-def _write(flags: argparse.Namespace) -> None:
-  """Writes the file for the cluster manager that the flags name."""
-  file = flags.slurm or flags.kubernetes
-  if flags.kubernetes and not flags.image:
-    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
-  if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
-    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
-                     "most 40 small letters, digits and hyphens")
-  try:
-    files.write(file, "slurm.sh" if flags.slurm else f"{flags.kind}.yaml", flags)
-    if flags.slurm:
-      file.chmod(0o755)
-  except OSError as error:
-    raise UsageError(f"cannot write {file}: {error.strerror}") from error
-  print(f"{file}: " + (f"submit it with 'sbatch {file}'" if flags.slurm else
-                       f"start it with 'kubectl apply -f {file}'"))
 
 
 # ---- Flags --------------------------------------------------------------------------------------

@@ -72,8 +72,7 @@ def _runs_one(connection: socket.socket, secret: str, number: int, environment: 
     if line:
       child = Child(["/bin/sh", "-c", json.loads(line)], environment, stdin=connection,
                     stdout=connection)
-      status = child.process.wait()
-      connection.sendall(f"{END}{status if status >= 0 else 128 - status}\n".encode())
+      connection.sendall(f"{END}{child.wait()}\n".encode())
     return bool(line)
 
 

@@ -47,25 +47,19 @@ class Agents:
     except OSError as error:
       raise UsageError(f"{self._where}: cannot listen at {self._host}: {error.strerror}") from error
     with self._start(count, door.agent) as problem, door:
-      yield self._slots(door, is_stopped, problem)
+      notice = time.monotonic() + SECONDS
+      while len(door.waiting) < count and not is_stopped():
+        if line := problem():
+          raise RunFailed(f"{self._where}: {line}")
+        if time.monotonic() > notice:
+          notice += 60.0
+          say(f"{self._where}: {len(door.waiting)} of {count} processes have a place; waits")
+        time.sleep(0.05)
+      yield door.slots()
 
   def away(self) -> list[str]:
     """See `Placement`; this one is not elastic."""
     return []
-
-  def _slots(self, door: "_Door", is_stopped: Callable[[], bool], problem: Callable[[], str]
-             ) -> list[Slot]:
-    notice = time.monotonic() + SECONDS
-    while len(door.waiting) < door.count:
-      if is_stopped():
-        return []
-      if line := problem():
-        raise RunFailed(f"{self._where}: {line}")
-      if time.monotonic() > notice:
-        notice += 60.0
-        say(f"{self._where}: {len(door.waiting)} of {door.count} processes have a place; waits")
-      time.sleep(0.05)
-    return door.slots()
 
 
 class _Door:
@@ -73,12 +67,11 @@ class _Door:
 
   Attributes:
     agent: what connects here.
-    count: how many places there are.
     waiting: by place, the connection of the agent that came last, its host and its free ports.
   """
 
   def __init__(self, host: str, count: int):
-    self.count = count
+    self._count = count
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
     self.agent = agent.make((host, self._listener.getsockname()[1]), self._secret)
@@ -134,7 +127,7 @@ class _Door:
       connection.settimeout(None)
       notice_its_end(connection)
       with self._changes:
-        self.waiting[range(self.count)[greeting["number"]]] = (
+        self.waiting[range(self._count)[greeting["number"]]] = (
             connection, greeting["host"], greeting["ports"])
         self._changes.notify_all()
     except (OSError, ValueError, LookupError, TypeError):

@@ -49,11 +49,6 @@ class PipedChild(Child):
     with self.process.stdout as lines:
       yield from lines
 
-  def wait(self) -> int:
-    """Waits for its end; returns its status, or 128 + n after signal n."""
-    status = self.process.wait()
-    return status if status >= 0 else 128 - status
-
 
 AS_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 """How output becomes text, in which a '\\r' ends a line, too."""
@@ -78,8 +73,8 @@ class Placement(Protocol):
             ) -> AbstractContextManager[list[Slot]]:
     """So many slots, for processes that end before the body does.
 
-    It may wait for them, and finds none once `is_stopped()`. An elastic one finds what is there,
-    and calls `is_back` in another thread once it could find more.
+    It may wait for them, but not once `is_stopped()`, when none starts. An elastic one finds what
+    is there, and calls `is_back` in another thread once it could find more.
     """
 
   def away(self) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from replicator.cluster.managers import Processes
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.machines import Machines
-from replicator.launch.placement import Placement, Process, Slot, free_ports, say
+from replicator.launch.placement import Placement, Process, Slot, say
 from replicator.processes import GRACE_SECONDS, stop_signals
 
 # A signal this soon after the first is the same one, sent to this process and to its group.
@@ -141,13 +141,7 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
 
 
-def tf_configs(workers: int, ps: int = 0) -> list[dict]:
-  """The TF_CONFIG of every process, the chief's first, with ports that are free on this machine."""
-  ports = free_ports(workers + ps + bool(ps))
-  return _tf_configs([f"127.0.0.1:{port}" for port in ports], ps)
-
-
-def _tf_configs(addresses: Sequence[str], ps: int) -> list[dict]:
+def tf_configs(addresses: Sequence[str], ps: int = 0) -> list[dict]:
   """The TF_CONFIG of every process, the chief's first, for processes at these addresses."""
   return [Processes([*addresses], rank, "").tf_config(ps or None)
           for rank in range(len(addresses))]
@@ -158,9 +152,9 @@ def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
   """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
+    configs = tf_configs([slot.address for slot in slots], ps)
     # All processes fork before the first thread starts.
-    for slot, tf_config in zip(slots, _tf_configs([slot.address for slot in slots], ps),
-                               strict=True):
+    for slot, tf_config in zip(slots, configs, strict=True):
       tasks.append(Task(command, tf_config, slot))
     for task in tasks:
       task.watch(events)

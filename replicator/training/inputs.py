@@ -185,6 +185,11 @@ def is_batched(source: ExampleSource) -> bool:
   return getattr(source, "batched", False)
 
 
+def num_examples(inputs: Any) -> int | None:
+  """The number of distinct examples of some inputs; None if only an input function knows."""
+  return inputs.size if isinstance(inputs, ExampleSource) else None
+
+
 def digest_of(inputs: Any) -> str | None:
   """The digest of the examples of some inputs; None if they have none."""
   return inputs.digest() if hasattr(inputs, "digest") else None

@@ -38,7 +38,7 @@ from replicator.tracing.profile import Profile
 from replicator.trackers.tracker import Tracker
 from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
-from replicator.training.inputs import digest_of, stream
+from replicator.training.inputs import digest_of, num_examples, stream
 from replicator.training.observer import Training
 from replicator.training.patience import Patience
 from replicator.training.preemption import StopSignal
@@ -88,7 +88,7 @@ class Loop:
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, self._patience,
-                           training.num_examples(), digest_of(training.inputs))
+                           num_examples(training.inputs), digest_of(training.inputs))
     self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)

@@ -5,13 +5,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 
 import pytest
 
 from replicator import launch
-from tests.programs.processes import ROOT, wait_until, wait_until_gone
+from tests.programs.processes import ROOT, wait_until_gone, wait_until_listens
 from tests.replicator.launch.clusters import SAVES, read_until, run, start
 
 SERVER = """\
@@ -39,18 +38,13 @@ def ssh(tmp_path_factory):
   subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
   (folder / "config").write_text(SERVER.format(folder=folder))
   pathlib.Path("/run/sshd").mkdir(exist_ok=True)
-  port = launch.tf_configs(1)[0]["cluster"]["worker"][0].rpartition(":")[2]
-  with subprocess.Popen([sshd, "-D", "-f", folder / "config", "-p", port]) as server:
+  (port,) = launch.free_ports(1)
+  with subprocess.Popen([sshd, "-D", "-f", folder / "config", "-p", str(port)]) as server:
     try:
-      wait_until(lambda: listens(int(port)))
+      wait_until_listens(port)
       yield CLIENT.format(port=port, folder=folder)
     finally:
       server.terminate()
-
-
-def listens(port: int) -> bool:
-  with socket.socket() as probe:
-    return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def options(ssh: str) -> list[str]:

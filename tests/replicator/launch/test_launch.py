@@ -6,11 +6,12 @@ import pytest
 
 from replicator import launch
 from replicator.launch import __main__
+from tests.programs.processes import free_addresses
 from tests.replicator.launch.clusters import run
 
 
 def test_parameter_servers_add_a_chief_and_ports_are_free():
-  configs = launch.tf_configs(workers=2, ps=1)
+  configs = launch.tf_configs(free_addresses(4), ps=1)
   assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
     ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
   cluster = configs[0]["cluster"]
