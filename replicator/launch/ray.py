@@ -8,8 +8,7 @@ from typing import Any
 
 from replicator import ray_cluster
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import FAREWELL_SECONDS, Agent
-from replicator.launch.agents import Agents
+from replicator.launch.agents import FAREWELL_SECONDS, Agent, Agents
 
 WAIT_SECONDS = 600.0
 """How long the processes wait for free CPUs and GPUs."""

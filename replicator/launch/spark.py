@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import FAREWELL_SECONDS, Agent
-from replicator.launch.agents import Agents
+from replicator.launch.agents import FAREWELL_SECONDS, Agent, Agents
 from replicator.ray_cluster import check_answers
 
 # Spark looks for free slots each second, for ten minutes; there are none yet when it begins.

@@ -15,7 +15,6 @@ import pytest
 from replicator import launch
 from replicator.errors import RunFailed
 from replicator.launch import __main__, agents
-from replicator.launch.agent import Agent
 from tests.programs.processes import wait_until, wait_until_gone
 from tests.replicator.launch.clusters import PRELUDE, SAVES, counts_starts
 
@@ -28,7 +27,7 @@ KILL_AGENT = "os.kill(int(os.environ['AGENT']), signal.SIGKILL)\n"
 
 
 @contextlib.contextmanager
-def started(count: int, agent: Agent) -> Iterator:
+def started(count: int, agent: agents.Agent) -> Iterator:
   processes = [subprocess.Popen([sys.executable, "-c", AGENT, str(number)], cwd="/",
                                 stdin=subprocess.PIPE) for number in range(count)]
   for process in processes:
