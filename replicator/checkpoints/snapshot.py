@@ -54,7 +54,6 @@ class Variables:
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
-    self._replicator = replicator
     self._cluster = replicator if replicator and replicator.num_pipelines > 1 else None
     self._by_replica = [path for path, v in self._variables.items() if _may_differ(v)]
     self.assigned_at: Callable[[Any], str] = lambda variable: ""
@@ -76,7 +75,7 @@ class Variables:
     All workers must call it at the same step.
     """
     equal = {path: v for path, v in self._variables.items() if path not in self._by_replica}
-    for path in parted(equal, self._replicator):
+    for path in parted(equal, self._cluster):
       raise UsageError(_refusal(path, self._variables[path], self.assigned_at))
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:

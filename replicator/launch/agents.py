@@ -148,18 +148,14 @@ class Agents:
 
 
 class _Door:
-  """Where agents connect; the body of its `with` is the time in which they may.
-
-  Attributes:
-    agent: what connects here.
-    waiting: by place, the connection of the agent that came last, its host and its free ports.
-  """
+  """Where agents connect; the body of its `with` is the time in which they may."""
 
   def __init__(self, host: str, count: int):
     self._count = count
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
     self.agent = make_agent((host, self._listener.getsockname()[1]), self._secret)
+    # By place, the connection of the agent that came last, its host and its free ports.
     self.waiting: dict[int, tuple[socket.socket, str, Sequence[int]]] = {}
     self._changes = threading.Condition()
     self._connections: list[socket.socket] = []

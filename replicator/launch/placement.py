@@ -13,13 +13,9 @@ from replicator.processes import Child
 
 
 class Process(Protocol):
-  """A running command, here or on another machine.
+  """A running command, here or on another machine."""
 
-  Attributes:
-    lost: why nobody can know its exit status; "" if it is known.
-  """
-
-  lost: str
+  lost: str  # Why nobody can know its exit status; "" if it is known.
 
   def lines(self) -> Iterator[str]:
     """Its output until its end; to be read once."""
@@ -55,15 +51,10 @@ AS_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
 class Slot(NamedTuple):
-  """A place for one process.
+  """A place for one process."""
 
-  Attributes:
-    address: the "host:port" of the process.
-    start: starts a command there, with further variables.
-  """
-
-  address: str
-  start: Callable[[Sequence[str], Mapping[str, str]], Process]
+  address: str  # The "host:port" of the process.
+  start: Callable[[Sequence[str], Mapping[str, str]], Process]  # Gets a command and its variables.
 
 
 class Placement(Protocol):

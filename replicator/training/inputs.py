@@ -117,13 +117,9 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 
 def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
-  """Yields the batches of `batches`, as `elements` do; close it where they are taken.
+  """Yields the batches of `batches`, or None for each; close it where they are taken.
 
-  Args:
-    inputs: see `batches`; or None, for batches that are None.
-    context: the facts about the run.
-    first_step: the step of the first batch.
-    steps_per_call: with more than 1, yields batches of several steps, `[steps_per_call, n, ...]`.
+  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`.
 
   Raises:
     UsageError: see `batches`; or the data set ended.
