@@ -11,7 +11,8 @@ from replicator.checkpoints import checkpoint
 from replicator.checkpoints.checkpoint import Checkpoints
 from tests.programs.counter import Counter
 from tests.programs.two_networks import Points, TwoNetworks
-from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, save, train
+from tests.replicator.checkpoints.runs import CENTRAL_2, save, train
+from tests.replicator.training.runs import MIRRORED_2
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ import tensorflow as tf
 
 import replicator
 from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError
-from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.replica_checksums import parted
 from replicator.errors import first_line
 from replicator.step.replicated import copies_of
+from tests.programs.fragile import numbers
+from tests.replicator.training import runs
 
 # ---- The checksum -------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Assigning(tf.Module):
     self.own = tf.Variable(0.0, trainable=False, **kwargs)
 
   def __call__(self, batch):
-    value = self._value(tf.cast(batch, tf.float32))
+    value = self._value(batch["x"])
     self._change(self.own, value)
     return {"own": self.own.read_value()}
 
@@ -87,20 +88,13 @@ class Layers(tf.Module):
     self.network = keras.Sequential([keras.Input([1]), *layers])
 
   def __call__(self, batch):
-    outputs = self.network(tf.cast(batch, tf.float32)[:, tf.newaxis], training=True)
+    outputs = self.network(batch["x"][:, tf.newaxis], training=True)
     return {"mean": tf.reduce_mean(outputs)}
 
 
-def numbers(context: replicator.InputContext) -> tf.data.Dataset:
-  return tf.data.Dataset.range(10 ** 6).batch(context.batch_size, drop_remainder=True)
-
-
 def train(workdir, make_step, *bindings: str):
-  config.parse([], [
-      "train.steps = 2", "train.global_batch_size = 4", "train.log_every = 2",
-      "train.checkpoint_every = 2", "Replicator.strategy = 'mirrored'",
-      "Replicator.logical_cpus = 2", *bindings])
-  return replicator.train(make_step, numbers, workdir=str(workdir))
+  runs.train(workdir, "train.steps = 2", "train.log_every = 2", "train.checkpoint_every = 2",
+             *runs.MIRRORED_2, *bindings, step=make_step, inputs=numbers)
 
 
 def test_a_variable_that_parts_is_refused_with_its_line(tmp_path):

@@ -18,7 +18,8 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
-from tests.replicator.checkpoints.runs import CENTRAL_2, MIRRORED_2, assert_equal, train, values
+from tests.replicator.checkpoints.runs import CENTRAL_2, assert_equal, train, values
+from tests.replicator.training.runs import MIRRORED_2
 
 
 def make_step(has_generator: bool = True):

@@ -14,6 +14,7 @@ from replicator import Replicator, UsageError
 from replicator.checkpoints import matching, names
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.checkpoints.snapshot import Snapshot
+from replicator.checkpoints.start_from import StartFrom
 from replicator.step import context
 from replicator.step.variables import variables_of
 from tests.programs import two_networks
@@ -22,7 +23,19 @@ from tests.programs.processes import launched
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks, network
 from tests.replicator.checkpoints import runs
-from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
+from tests.replicator.checkpoints.runs import equal, held, saved, within
+from tests.replicator.training.runs import SMALL
+
+
+def begin(source: pathlib.Path, step, workdir: pathlib.Path = pathlib.Path("none"), /,
+          runner: Replicator | None = None, **settings):
+  return StartFrom(str(source), **settings).begin(step, runner or Replicator(), workdir)
+
+
+def save(step, folder: pathlib.Path) -> pathlib.Path:
+  """A run that saved a step as it is."""
+  runs.save(folder / "checkpoints", step, 1)
+  return folder
 
 
 def train(workdir: pathlib.Path, *bindings: str):
@@ -235,7 +248,7 @@ def test_a_mistake_is_one_line(settings, line, source):
 @pytest.mark.parametrize(("strategy", "flags"), [
     ("multi_worker_mirrored", ["--workers=2"]), ("parameter_server", ["--workers=2", "--ps=1"])])
 def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, tmp_path):
-  bindings = [*runs.SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
+  bindings = [*SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
   done = launched(flags, "tests.programs.two_networks", f"--workdir={tmp_path / 'run'}",
                   bindings=bindings)
   assert done.stdout.count("start from") == 1

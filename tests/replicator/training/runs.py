@@ -15,7 +15,7 @@ SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every
 MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 
 
-def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None,
+def train(workdir: pathlib.Path | str, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None,
           before_call=None):
   config.parse([], [*SMALL, *bindings])
   return replicator.train(step, inputs, evaluate, before_call, workdir=str(workdir))

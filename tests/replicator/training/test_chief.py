@@ -7,13 +7,12 @@ import gin
 import numpy as np
 import pytest
 
-import replicator
 from replicator import Evaluation
-from replicator.app import config
 from replicator.errors import Preempted, RunFailed
 from tests.programs.counter import Counter
 from tests.programs.logs import timed_rows
 from tests.replicator.trackers.conftest import Memory
+from tests.replicator.training import runs
 
 memory = Memory()
 
@@ -33,11 +32,10 @@ def evaluate(counter):
 
 
 def train(workdir, steps, *bindings, before_call=None):
-  config.parse([], [
-      f"train.steps = {steps}", "train.log_every = 1", "train.eval_every = 4",
-      "train.checkpoint_every = 4", "train.trackers = [@remember()]", "Guard.signals = False",
-      *bindings])
-  replicator.train(Counter, None, evaluate, before_call, workdir=str(workdir))
+  runs.train(workdir, f"train.steps = {steps}", "train.eval_every = 4",
+             "train.checkpoint_every = 4", "train.trackers = [@remember()]",
+             "Guard.signals = False", *bindings, step=Counter, evaluate=evaluate,
+             before_call=before_call)
 
 
 def logged(workdir):

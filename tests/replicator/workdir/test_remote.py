@@ -8,7 +8,6 @@ import pytest
 
 import replicator
 from replicator import compare, rerun
-from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.storage import mirror, urls
@@ -17,7 +16,7 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until
 from tests.programs.two_networks import Points, TwoNetworks
-from tests.replicator.checkpoints.runs import train
+from tests.replicator.training.runs import train
 from tests.replicator.workdir.test_lock import ELSEWHERE
 
 SETTING = ["train.steps = 10", "train.eval_every = 0", "train.log_every = 5",
@@ -45,9 +44,7 @@ def url(tmp_path):
 
 
 def count(url: str, *bindings: str, before_call=None) -> Counter:
-  """Trains, and passes the URL on, which `runs.train` would make a path of."""
-  config.parse([], ["train.global_batch_size = 8", *SETTING, *bindings])
-  return replicator.train(Counter, None, None, before_call, workdir=url)
+  return train(url, *SETTING, *bindings, step=Counter, before_call=before_call)
 
 
 def interrupt_at(number: int):
