@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+from replicator import launch
 from tests.programs.processes import ROOT, SECONDS
 
 # What a command may use: `me` is its name, such as "worker0". `work` never returns. `wait_for`
@@ -51,6 +52,11 @@ def run(options: str | list[str], code: str, *ready: str, stop: int = signal.SIG
     process.send_signal(stop)
   out, err = process.communicate(timeout=SECONDS)
   return process.returncode, out.splitlines(), err
+
+
+def run_here(code: str, workers: int, **options) -> int:
+  """The status of a cluster whose launcher is this process."""
+  return launch.launch([sys.executable, "-c", PRELUDE + code], workers, **options)
 
 
 def read_until(process: subprocess.Popen, lines: set[str]) -> None:

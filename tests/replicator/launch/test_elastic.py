@@ -3,15 +3,13 @@
 import os
 import pathlib
 import signal
-import sys
 import threading
 
 import pytest
 
-from replicator import launch
 from replicator.launch import machines
 from tests.programs.processes import wait_until
-from tests.replicator.launch.clusters import PRELUDE, SAVES
+from tests.replicator.launch.clusters import SAVES, run_here
 
 HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
@@ -28,7 +26,7 @@ def ssh(tmp_path, monkeypatch) -> str:
 
 def code(folder: pathlib.Path) -> str:
   """Each process leaves a file with its process id, named by its host, its start and the size."""
-  return PRELUDE + SAVES + f"""
+  return SAVES + f"""
 folder = pathlib.Path({str(folder)!r})
 workers = config["cluster"]["worker"]
 host = workers[config["task"]["index"]].partition(":")[0]
@@ -52,8 +50,7 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(ssh, tmp_path, c
   thread = threading.Thread(target=come_and_go)
   thread.start()
   program = code(tmp_path) + "if len(workers) == 2 or start == 1: work()\n"
-  status = launch.launch([sys.executable, "-c", program], workers=3,
-                         placement=machines.Machines(HOSTS, ssh, least=1))
+  status = run_here(program, workers=3, placement=machines.Machines(HOSTS, ssh, least=1))
   thread.join()
   assert status == 0
   assert capfd.readouterr().err == (
@@ -68,15 +65,14 @@ def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(ssh, tm
   for host in HOSTS[1:]:
     (tmp_path / host).touch()
   threading.Timer(1.0, (tmp_path / HOSTS[1]).unlink).start()
-  assert launch.launch([sys.executable, "-c", code(tmp_path)], workers=3,
-                       placement=machines.Machines(HOSTS, ssh, least=2)) == 0
+  assert run_here(code(tmp_path), workers=3, placement=machines.Machines(HOSTS, ssh, least=2)) == 0
   assert {path.name for path in tmp_path.glob("127*-*")} == {f"{host}-1-2" for host in HOSTS[:2]}
 
 
 def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(ssh, tmp_path, capfd):
   program = code(tmp_path) + "sys.exit(7 * (host == '127.0.0.2'))"
-  assert launch.launch([sys.executable, "-c", program], workers=3, max_restarts=1,
-                       placement=machines.Machines(HOSTS, ssh, least=1)) == 7
+  assert run_here(program, workers=3, max_restarts=1,
+                  placement=machines.Machines(HOSTS, ssh, least=1)) == 7
   assert capfd.readouterr().err == (
       "launch: worker 1 ended with status 7; restart 1 of 1\n"
       "launch: worker 1 ended with status 7\n")

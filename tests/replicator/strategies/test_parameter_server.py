@@ -1,6 +1,6 @@
 """Asynchronous training. What it needs of TensorFlow lasts as long as a process: each test has one.
 
-How the launcher starts a dead worker again is in `launch/test_failures.py`.
+How the launcher starts a dead worker again is in `launch/test_supervisor.py`.
 """
 
 import json
