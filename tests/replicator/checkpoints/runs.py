@@ -28,6 +28,11 @@ def save(folder: pathlib.Path, step, *numbers: int, scalars=None, **settings) ->
   return checkpoints
 
 
+def content(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
+  """The files of a folder that are not hidden."""
+  return {path: path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
+
+
 # ---- Variables, by path -------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """A mirror has whole checkpoints at any moment, and whoever reads it sees no others."""
 
+import functools
 import os
 import pathlib
 
@@ -9,6 +10,7 @@ from replicator import atomic
 from replicator.errors import UsageError
 from replicator.storage import urls
 from replicator.storage.mirror import Mirror
+from tests.programs.refusals import refusal
 
 
 @pytest.fixture
@@ -241,13 +243,8 @@ def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   assert urls.folder_of("~/runs/digits") == pathlib.Path("~/runs/digits").expanduser()
 
 
-def refused(name) -> str:
-  with pytest.raises(UsageError) as error:
-    urls.folder_of(name)
-  return str(error.value)
-
-
 def test_what_no_store_is_opened_for_is_one_line(monkeypatch):
+  refused = functools.partial(refusal, urls.folder_of)
   assert refused(pathlib.Path("s3://bucket/run")) == (
       "s3:/bucket/run: write s3://..., as a string: a pathlib.Path loses a slash")
   assert refused("memory://run") == (
