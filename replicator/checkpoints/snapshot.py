@@ -76,7 +76,15 @@ class Variables:
     """
     equal = {path: v for path, v in self._variables.items() if path not in self._by_replica}
     for path in parted(equal, self._cluster):
-      raise UsageError(_refusal(path, self._variables[path], self.assigned_at))
+      variable = self._variables[path]
+      remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
+                "average it first with replicator.all_mean or join it with all_concat, or make the "
+                "variable with aggregation=tf.VariableAggregation.MEAN, or with synchronization="
+                "tf.VariableSynchronization.ON_READ if each replica keeps its own")
+      raise UsageError(
+          f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
+          "replica, and a checkpoint keeps one: each replica assigns what it computed from its own "
+          f"examples{self.assigned_at(variable)}; {remedy}")
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:
     """Descriptions of the differences from what was saved, by path."""
@@ -147,17 +155,6 @@ def _may_differ(variable: Any) -> bool:
   """Whether each replica has a value of its own."""
   return (isinstance(getattr(variable, "values", None), tuple)
           and variable.synchronization == tf.VariableSynchronization.ON_READ)
-
-
-def _refusal(path: str, variable: Any, assigned_at: Callable[[Any], str]) -> str:
-  """Why a variable whose copies have parted cannot be saved, and the remedy."""
-  remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
-            "average it first with replicator.all_mean or join it with all_concat, or make the "
-            "variable with aggregation=tf.VariableAggregation.MEAN, or with "
-            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
-  return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
-          f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
-          f"own examples{assigned_at(variable)}; {remedy}")
 
 
 def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:
