@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator, UsageError
-from replicator.checkpoints import matching, names
+from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.checkpoints.snapshot import Snapshot
-from replicator.checkpoints.start_from import StartFrom
+from replicator.checkpoints.start_from import StartFrom, match
 from replicator.step import context
 from replicator.step.variables import variables_of
 from tests.programs import two_networks
@@ -309,10 +309,10 @@ class Small(tf.Module):
 def test_a_variable_with_a_value_for_each_replica_is_matched_by_one_value():
   values = {"net/000": np.zeros([2, 3], np.float32), "net/001": np.zeros([2, 3], np.float32)}
   names = {"net/000": "net/scale", "net/001": "net/bias"}
-  found = matching.match({"net": "net"}, {path: tf.Variable(tf.zeros([3])) for path in names},
-                         names, Snapshot(values, ["net/000"]), names)
-  assert found.taken == {"net/000": "net/000"}
-  assert found.left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
+  taken, left = match({"net": "net"}, {path: tf.Variable(tf.zeros([3])) for path in names},
+                      names, Snapshot(values, ["net/000"]), names)
+  assert taken == {"net/000": "net/000"}
+  assert left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
 
 
 def test_a_checkpoint_without_names_is_refused_by_name(tmp_path, monkeypatch):
