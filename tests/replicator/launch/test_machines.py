@@ -1,4 +1,4 @@
-"""Processes on other machines: here two names of this one, with an ssh server of its own."""
+"""Processes on other machines: here other names of this one, with an ssh server of its own."""
 
 import getpass
 import os
@@ -6,12 +6,14 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import threading
 
 import pytest
 
 from replicator import launch
-from tests.programs.processes import ROOT, wait_until_gone, wait_until_listens
-from tests.replicator.launch.clusters import SAVES, read_until, run, start
+from replicator.launch import machines
+from tests.programs.processes import ROOT, wait_until, wait_until_gone, wait_until_listens
+from tests.replicator.launch.clusters import SAVES, read_until, run, run_here, start
 
 SERVER = """\
 ListenAddress 127.0.0.1
@@ -93,3 +95,72 @@ def test_a_host_that_cannot_be_reached_is_named(ssh):
     assert any("onnection refused" in line for line in lines)
   else:
     assert status == 2 and "cannot run 'ssh'" in err
+
+
+# ---- Machines that come and go ------------------------------------------------------------------
+
+
+HOSTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+
+
+@pytest.fixture
+def run_on(tmp_path, monkeypatch):
+  """Runs code on `least` hosts or more, behind a stand-in for ssh; the status.
+
+  A host is away while there is a file of its name. Each process leaves a file with its process id,
+  named by its host, its start and the size of the cluster.
+  """
+  monkeypatch.setattr(machines, "PROBE_SECONDS", 0.5)
+  ssh = tmp_path / "ssh"
+  ssh.write_text(f'#!/bin/sh\n[ -e {tmp_path}/$1 ] && exit 255\nshift\nexec sh -c "$*"\n')
+  ssh.chmod(0o755)
+  leaves_a_file = f"""
+folder = pathlib.Path({str(tmp_path)!r})
+workers = config["cluster"]["worker"]
+host = workers[config["task"]["index"]].partition(":")[0]
+start = len(list(folder.glob(host + "-*"))) + 1
+(folder / f"{{host}}-{{start}}-{{len(workers)}}").write_text(str(os.getpid()))
+"""
+  return lambda least, code="", **options: run_here(
+      SAVES + leaves_a_file + code, len(HOSTS),
+      placement=machines.Machines(HOSTS, str(ssh), least), **options)
+
+
+def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(run_on, tmp_path, capfd):
+  third = tmp_path / HOSTS[2]
+
+  def come_and_go() -> None:
+    started = [tmp_path / f"{host}-1-3" for host in HOSTS]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in started))
+    third.touch()
+    os.kill(int(started[2].read_text()), signal.SIGKILL)
+    for host in HOSTS[:2]:  # Two go on.
+      wait_until((tmp_path / f"{host}-2-2").exists)
+    third.unlink()
+
+  thread = threading.Thread(target=come_and_go)
+  thread.start()
+  status = run_on(1, "if len(workers) == 2 or start == 1: work()\n")
+  thread.join()
+  assert status == 0
+  assert capfd.readouterr().err == (
+      "launch: worker 2 ended with status 137; the others go on without 127.0.0.3\n"
+      "launch: a machine is back; all start again\n")
+  assert {path.name for path in tmp_path.glob("127*-*")} == {
+      *(f"{host}-1-3" for host in HOSTS), *(f"{host}-2-2" for host in HOSTS[:2]),
+      *(f"{host}-3-3" for host in HOSTS[:2]), f"{HOSTS[2]}-2-3"}
+
+
+def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(run_on, tmp_path):
+  for host in HOSTS[1:]:
+    (tmp_path / host).touch()
+  threading.Timer(1.0, (tmp_path / HOSTS[1]).unlink).start()
+  assert run_on(2) == 0
+  assert {path.name for path in tmp_path.glob("127*-*")} == {f"{host}-1-2" for host in HOSTS[:2]}
+
+
+def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(run_on, capfd):
+  assert run_on(1, "sys.exit(7 * (host == '127.0.0.2'))", max_restarts=1) == 7
+  assert capfd.readouterr().err == (
+      "launch: worker 1 ended with status 7; restart 1 of 1\n"
+      "launch: worker 1 ended with status 7\n")
