@@ -60,17 +60,13 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-  """The flags, checked: `workers` is a number, and `least` None unless the run is elastic.
-
-  Raises:
-    UsageError: the command line is bad.
-  """
+  """The flags: `workers` is a number, `least` None unless the run is elastic; or a UsageError."""
   flags = _parser().parse_args(words)
   if "" in flags.hosts:
     raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
   if sum(bool(getattr(flags, name)) for name in _PLACES) > 1:
     raise UsageError(f"command line: write one of --{', --'.join(_PLACES)}")
-  flags.least = _take_least(flags)
+  flags.least, flags.workers = _range_of_workers(flags)
   for name, bound in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < bound:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {bound}")
@@ -130,18 +126,17 @@ def _numbers(text: str) -> tuple[int | None, int]:
   return int(least) if least else None, int(most)
 
 
-def _take_least(flags: argparse.Namespace) -> int | None:
-  """Makes `flags.workers` a number; returns the least number of workers of an elastic run."""
+def _range_of_workers(flags: argparse.Namespace) -> tuple[int | None, int]:
+  """The least number of workers of an elastic run, else None; and their number."""
   if flags.workers is None:
     if not flags.hosts:
       raise UsageError("command line: write --workers=N, or --hosts=A,B")
-    flags.workers = None, len(flags.hosts) - flags.ps - bool(flags.ps)
-  least, flags.workers = flags.workers
-  if least is not None and (
-      flags.ps or flags.workers != len(flags.hosts) or not 1 <= least <= flags.workers):
-    raise UsageError(f"--workers={least}:{flags.workers}: is for --hosts with {flags.workers} "
-                     "names and no --ps; the least number is from 1 to that")
-  return least
+    return None, len(flags.hosts) - flags.ps - bool(flags.ps)
+  least, most = flags.workers
+  if least is not None and (flags.ps or most != len(flags.hosts) or not 1 <= least <= most):
+    raise UsageError(f"--workers={least}:{most}: is for --hosts with {most} names and no --ps; "
+                     "the least number is from 1 to that")
+  return least, most
 
 
 def _pair(separator: str) -> Callable[[str], tuple[str, str]]:

@@ -53,11 +53,7 @@ def make_agent(address: tuple[str, int], secret: str) -> Agent:
 
 def serve(address: tuple[str, int], secret: str, number: int, environment: Mapping[str, str]
           ) -> None:
-  """Runs the commands of a launcher, one after the other, until it needs no more.
-
-  Raises:
-    OSError: the launcher cannot be reached.
-  """
+  """Runs a launcher's commands one after the other; raises an OSError if it cannot be reached."""
   connection = socket.create_connection(address, _SECONDS)
   with contextlib.suppress(OSError):
     while _runs_one(connection, secret, number, environment):

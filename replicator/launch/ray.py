@@ -18,8 +18,7 @@ WAIT_SECONDS = 600.0
 def connected(address: str) -> Iterator[Agents]:
   """Places on the cluster at an address such as 'host:6379' or 'auto', while the body runs.
 
-  Raises:
-    UsageError: Ray is missing, or there is no such cluster.
+  Raises a UsageError if Ray is missing, or there is no such cluster.
   """
   where = f"--ray={address}"
   if "://" in address:

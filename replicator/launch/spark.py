@@ -25,8 +25,7 @@ _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"
 def connected(master: str) -> Iterator[Agents]:
   """Places on the cluster of `master`, such as 'spark://host:7077', while the body runs.
 
-  Raises:
-    UsageError: PySpark or Java is missing, or there is no such cluster.
+  Raises a UsageError if PySpark or Java is missing, or there is no such cluster.
   """
   where = f"--spark={master}"
   try:

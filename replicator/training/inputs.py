@@ -119,10 +119,8 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
   """Yields the batches of `batches`, or None for each; close it where they are taken.
 
-  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`.
-
-  Raises:
-    UsageError: see `batches`; or the data set ended.
+  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`. Raises a
+  UsageError as `batches` does, or if the data set ended.
   """
   if inputs is None:
     while True:
