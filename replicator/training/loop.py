@@ -143,10 +143,10 @@ class Loop:
       self._chief.doing(what)
 
   def _run(self, stop: StopSignal) -> None:
-    state, replicator = self._state, self._training.replicator
+    state, training, replicator = self._state, self._training, self._training.replicator
     if self._goes_on:
-      self._chief.introduce(self._training.data(), self._training.parameters())
-    for line in self._training.notes:
+      self._chief.introduce(training.data(), training.parameters())
+    for line in training.notes:
       self._chief.note(line)
     if state.step:
       self._chief.note(f"resumed at step {state.step}" + (
@@ -157,7 +157,8 @@ class Loop:
       self._chief.note(replicator.servers.describe())
     self._begin_here()
     if state.step == 0:
-      if self._is_traced_early():
+      if (training.evaluate and self._schedule.eval_every and not training.before_call
+          and self._can_trace):  # It comes before the evaluation, which may take minutes.
         self._doing("preparing the first batch")
         first = next(self._batches)
         self._batches = itertools.chain([first], self._batches)
@@ -194,12 +195,6 @@ class Loop:
     self._stream = stream(training.inputs, training.input_context,
                           self._state.step + self._recovery.skipped, steps_per_call)
     self._batches = self._stream
-
-  def _is_traced_early(self) -> bool:
-    """Whether an evaluation comes before the step is traced, and the trace can come before it."""
-    training = self._training
-    return bool(training.evaluate and self._schedule.eval_every and not training.before_call
-                and self._can_trace)
 
   def _trace(self, batch: Any) -> None:
     """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
