@@ -14,7 +14,6 @@ import pytest
 
 from replicator import atomic, launch
 from replicator.storage.mirror import Mirror
-from replicator.workdir.reader import TIMES
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until_listens
 
@@ -56,11 +55,6 @@ def bucket(request):
       server.kill()
 
 
-def numbers(folder: pathlib.Path) -> list[dict]:
-  """The rows that were logged, without times."""
-  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows(folder)]
-
-
 def newest(folder: pathlib.Path) -> int:
   """The step of the newest checkpoint; every one is whole. 0 if there is none."""
   return max((atomic.check(path)["step"] for path in folder.glob("checkpoints/step-*")), default=0)
@@ -90,10 +84,10 @@ def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, whole,
   last.mkdir()
   Mirror(f"{bucket}/a/run").pull(last)
   for folder in (*(copies / str(number) for number in range(10)), last):
-    logged = numbers(folder) if (folder / "metrics.jsonl").exists() else []
-    assert logged == numbers(whole)[:len(logged)]
+    logged = rows(folder) if (folder / "metrics.jsonl").exists() else []
+    assert logged == rows(whole)[:len(logged)]
     assert len(logged) >= newest(folder)
-  assert numbers(last) == numbers(whole)
+  assert rows(last) == rows(whole)
   of = "checkpoints/step-00000050"
   assert atomic.checksums(last / of) == atomic.checksums(whole / of)
   resumed = json.loads((last / "run.json").read_text())["resumed"]
