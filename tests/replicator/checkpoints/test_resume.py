@@ -19,7 +19,7 @@ from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
 from tests.replicator.checkpoints.runs import CENTRAL_2, assert_equal, train, values
-from tests.replicator.training.runs import MIRRORED_2
+from tests.replicator.training.runs import MIRRORED_2, stopping_at
 
 
 def make_step(has_generator: bool = True):
@@ -85,12 +85,8 @@ def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
 
 def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   # A checkpoint without its scalars could not be the best one any more.
-  def ask(counter, step):
-    if step == 4:
-      os.kill(os.getpid(), signal.SIGTERM)
-
   with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
-    train(tmp_path, "train.steps = 10", step=Counter, before_call=ask)
+    train(tmp_path, "train.steps = 10", step=Counter, before_call=stopping_at(4))
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
   assert saved["scalars"] == {"count": 3.0, "number": 2.0, "replica": 0.0}
   assert saved["loop"]["window"]["sums"] == {}

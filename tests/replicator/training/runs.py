@@ -1,6 +1,9 @@
 """Trainings of few steps, and what they log."""
 
+import os
 import pathlib
+import signal
+from collections.abc import Callable
 
 import replicator
 from replicator.app import config
@@ -16,6 +19,14 @@ def train(workdir: pathlib.Path | str, *bindings: str, step=TwoNetworks, inputs=
           before_call=None):
   config.parse([], [*SMALL, *bindings])
   return replicator.train(step, inputs, evaluate, before_call, workdir=str(workdir))
+
+
+def stopping_at(number: int) -> Callable[[object, int], None]:
+  """A `before_call` that asks the run to stop."""
+  def before_call(step: object, at: int) -> None:
+    if at == number:
+      os.kill(os.getpid(), signal.SIGTERM)
+  return before_call
 
 
 def column(workdir: pathlib.Path, name: str) -> dict[int, float]:

@@ -1,8 +1,5 @@
 """Trackers of a training: they equal `metrics.jsonl` after each of its ends and resumes."""
 
-import os
-import signal
-
 import gin
 import numpy as np
 import pytest
@@ -49,12 +46,8 @@ def spoil(counter, number):
 
 
 def test_a_run_that_is_stopped_and_resumed_has_one_record(tmp_path):
-  def stop(step, number):
-    if number == 5:
-      os.kill(os.getpid(), signal.SIGTERM)
-
   with pytest.raises(Preempted):
-    train(tmp_path, 10, before_call=stop)
+    train(tmp_path, 10, before_call=runs.stopping_at(5))
   assert list(memory.status.values()) == ["interrupted"]
   assert list(memory.records.values()) == [logged(tmp_path)]
   for _ in range(2):  # The second time, nothing is left to do.

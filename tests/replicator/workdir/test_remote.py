@@ -1,6 +1,5 @@
 """A run whose workdir is a URL is the run in a folder, and leaves nothing here."""
 
-import os
 import pathlib
 import tempfile
 
@@ -16,7 +15,7 @@ from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until
 from tests.programs.two_networks import Points, TwoNetworks
-from tests.replicator.training.runs import train
+from tests.replicator.training.runs import stopping_at, train
 from tests.replicator.workdir.test_lock import ELSEWHERE
 
 SETTING = ["train.steps = 10", "train.eval_every = 0", "train.log_every = 5",
@@ -47,13 +46,6 @@ def count(url: str, *bindings: str, before_call=None) -> Counter:
   return train(url, *SETTING, *bindings, step=Counter, before_call=before_call)
 
 
-def interrupt_at(number: int):
-  def interrupt(step, at):
-    if at == number:
-      os.kill(os.getpid(), 15)
-  return interrupt
-
-
 def broken(monkeypatch, fails) -> None:
   """The network is down whenever `fails()` is true."""
   put = mirror.Mirror._put
@@ -68,7 +60,7 @@ def broken(monkeypatch, fails) -> None:
 
 def test_a_run_is_stopped_and_goes_on_elsewhere(url, here, tmp_path, capsys):
   with pytest.raises(Preempted):
-    count(url, before_call=interrupt_at(7))
+    count(url, before_call=stopping_at(7))
   store = tmp_path / "store" / "run"
   assert checkpoint.steps_of(store / "checkpoints") == [5, 8]
   # What was logged after the last checkpoint is taken back.
