@@ -117,7 +117,7 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 
 def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
-  """Yields the batches of `batches`, or None for each; close it where they are taken.
+  """Yields the batches of `batches`, or without inputs None; close it where they are taken.
 
   With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`. Raises a
   UsageError as `batches` does, or if the data set ended.
