@@ -1,4 +1,4 @@
-"""What one process does decides about the others: failures, restarts and signals.
+"""Failures, restarts and signals: what one process does decides about the others.
 
 That a restarted training ends as the unbroken one is in `tests/experiments/test_resume.py`.
 """
