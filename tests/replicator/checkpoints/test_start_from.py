@@ -226,7 +226,6 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
 
 @pytest.mark.parametrize(("settings", "line"), [
     ({"run": "/none"}, "train.start_from = '/none': holds no checkpoint; write "),
-    ({"step": 5}, "/checkpoints: has no checkpoint of step 5; write one of the steps 2, 4, 6"),
     ({"networks": ["critics"]}, "'critics' is no network of both runs. Did you mean 'critic'?"),
     ({"networks": {"critics": "critic"}}, "'critics' is no network of this run. Did you mean"),
     ({"networks": {"critic": "generato"}}, "'generato' is no network of the other run. Did"),
