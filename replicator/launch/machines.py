@@ -13,11 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from replicator.launch.placement import PipedChild, Slot, free_ports
 from replicator.launch.remote import RemoteChild
 
-PROBE_SECONDS = 10.0
-"""How often a machine that is away is asked whether it is back."""
-
-ANSWER_SECONDS = 20.0
-"""How long a machine may take to answer."""
+PROBE_SECONDS = 10.0  # How often a machine that is away is asked whether it is back.
+_ANSWER_SECONDS = 20.0  # How long a machine may take to answer.
 
 
 class Machines:
@@ -89,7 +86,7 @@ class Machines:
   def _answers(self, name: str) -> bool:
     try:
       done = subprocess.run([*shlex.split(self._ssh), name, "true"], stdin=subprocess.DEVNULL,
-                            capture_output=True, timeout=ANSWER_SECONDS)
+                            capture_output=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
       return False
     return done.returncode == 0

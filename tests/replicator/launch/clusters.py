@@ -4,7 +4,6 @@ The commands wait for each other by files, so that no test depends on the speed 
 """
 
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -43,13 +42,12 @@ def start(options: str | list[str], code: str) -> subprocess.Popen:
                           text=True)
 
 
-def run(options: str | list[str], code: str, *ready: str, stop: int = signal.SIGTERM
-        ) -> tuple[int, list[str], str]:
-  """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a signal."""
+def run(options: str | list[str], code: str, *ready: str) -> tuple[int, list[str], str]:
+  """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a SIGTERM."""
   process = start(options, code)
   if ready:
     read_until(process, {*ready})
-    process.send_signal(stop)
+    process.terminate()
   out, err = process.communicate(timeout=SECONDS)
   return process.returncode, out.splitlines(), err
 

@@ -188,13 +188,6 @@ print("ready"); work()
 # ---- Signals -------------------------------------------------------------------------------------
 
 
-def test_a_signal_is_passed_on_and_all_save():
-  status, lines, err = run("--workers=2", SAVES + "print('ready'); work()", "[worker 0] ready",
-                           "[worker 1] ready", stop=signal.SIGINT)
-  assert (status, err) == (42, "")
-  assert sorted(lines) == [f"[worker {i}] saved {int(signal.SIGINT)}" for i in range(2)]
-
-
 def test_a_second_signal_ends_what_the_first_did_not(monkeypatch, capfdbinary):
   monkeypatch.setattr(supervisor, "GRACE_SECONDS", 0.2)
   monkeypatch.setattr(supervisor, "SAME_SIGNAL_SECONDS", 0.0)
