@@ -31,8 +31,7 @@ class Process(Protocol):
 
 
 class PipedChild(Child):
-  """A child of this process, whose output comes through a pipe. Its arguments are those of `Child`.
-  """
+  """A child of this process, see `Child`, whose output comes through a pipe."""
 
   lost = ""
 

@@ -49,10 +49,7 @@ class Task:
     return self._slot.start(self._command, {"TF_CONFIG": json.dumps(self._tf_config)})
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
-    """Starts and watches the process again, unless it died too often, or its place is lost.
-
-    Returns whether it did.
-    """
+    """Starts and watches the process again; False if it died too often, or its place is lost."""
     now = time.monotonic()
     self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
     if len(self._deaths) >= MAX_DEATHS or self.child.lost:
