@@ -64,14 +64,14 @@ def test_every_type_of_variable_comes_back(tmp_path):
 def test_what_cannot_be_saved_is_an_error(tmp_path):
   step = Counter()
   step.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
-  with pytest.raises(UsageError, match="holds 'words', a MutableHashTable, which cannot be saved"):
-    Checkpoints(tmp_path, step)
+  assert "holds 'words', a MutableHashTable, which cannot be saved" in refusal(
+      Checkpoints, tmp_path, step)
 
 
 def test_checkpoints_of_an_earlier_version_are_not_skipped(tmp_path):
   tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path), 1).save()
-  with pytest.raises(UsageError, match="from another version of this program"):
-    Checkpoints(tmp_path, Counter()).restore()
+  checkpoints = Checkpoints(tmp_path, Counter())
+  assert "from another version of this program" in refusal(checkpoints.restore)
 
 
 def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_path):
@@ -112,10 +112,9 @@ def test_what_does_not_fit_is_named(tmp_path):
   saved.count.assign(5.0)
   save(tmp_path, saved, 1)
   checkpoints = Checkpoints(tmp_path, other)
-  with pytest.raises(UsageError, match=re.escape(
-      "step-00000001: 4 variables do not fit this step: 'gone' is only in the checkpoint, "
-      "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use")):
-    checkpoints.restore()
+  assert ("step-00000001: 4 variables do not fit this step: 'gone' is only in the checkpoint, "
+          "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use"
+          ) in refusal(checkpoints.restore)
   assert other.count.numpy() == 0.0
 
 

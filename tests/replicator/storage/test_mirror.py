@@ -226,8 +226,7 @@ def test_an_object_is_made_once(store):
 def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   monkeypatch.setattr(urls, "CACHE", tmp_path / "cache")
   url = f"file://{store / 'run'}"
-  with pytest.raises(UsageError, match=f"{url}: holds no run; write the workdir of a run"):
-    urls.folder_of(url)
+  assert refusal(urls.folder_of, url) == f"{url}: holds no run; write the workdir of a run"
   of(store).push(folder)
   copy = urls.folder_of(url)
   assert copy == tmp_path.joinpath("cache", "file", *(store / "run").parts[1:])

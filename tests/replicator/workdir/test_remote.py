@@ -14,6 +14,7 @@ from replicator.workdir import lock, reader, remote
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until
+from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.training.runs import stopping_at, train
 from tests.replicator.workdir.test_lock import ELSEWHERE
@@ -140,8 +141,7 @@ def test_a_mistake_names_the_url(url):
   flags = lock.flags.experiment
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(lock.flags, "experiment", lambda: f"not-{flags()}")
-    with pytest.raises(UsageError, match=f"--workdir={url}: holds a run of the experiment"):
-      count(url)
+    assert f"--workdir={url}: holds a run of the experiment" in refusal(count, url)
 
 
 def test_workers_get_the_checkpoints_of_the_chief(url, tmp_path):
