@@ -108,7 +108,9 @@ class Variables:
       copies = copies_of(variable)
       saved = value if path in snapshot.by_replica else value[np.newaxis]
       if path in self._by_replica:
-        first, count = self._place(len(copies))
+        # Those of this process begin at the first one, among all replicas.
+        first = self._cluster.worker_id * len(copies) if self._cluster else 0
+        count = self._cluster.num_replicas if self._cluster else len(copies)
         values = list(_spread(path, variable, saved, count)[first:first + len(copies)])
       else:
         values = [_spread(path, variable, saved, 1)[0]] * len(copies)
@@ -119,12 +121,6 @@ class Variables:
     """Whether these variables include a variable that a step uses, with all its copies."""
     known = {id(copy.handle) for v in self._variables.values() for copy in copies_of(v)}
     return all(id(copy.handle) in known for copy in copies_of(variable))
-
-  def _place(self, copies: int) -> tuple[int, int]:
-    """The index of the first replica of this process, and the number of replicas."""
-    if self._cluster is None:
-      return 0, copies
-    return self._cluster.worker_id * copies, self._cluster.num_replicas
 
   def _of_all_replicas(self) -> dict[str, np.ndarray]:
     """The values `[num_replicas, ...]` of the variables that have one for each replica."""
