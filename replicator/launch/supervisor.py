@@ -157,7 +157,12 @@ def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
       task.watch(events)
     status, culprit = _supervise(tasks, events, has_chief=ps > 0)
   finally:
-    _end(tasks)
+    for task in tasks:
+      if task.is_running:
+        task.child.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for task in tasks:
+      task.end(deadline)
   # A process that misses a lost one may end before this one notices the loss.
   lost = [task for task in tasks if task.child.lost]
   return status, lost[0] if culprit and lost else culprit
@@ -214,13 +219,3 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
 def _report(task: Task, status: int, and_then: str = "") -> None:
   lost = task.child.lost
   say(f"{task.name} " + (f"was lost: {lost}" if lost else f"ended with status {status}") + and_then)
-
-
-def _end(tasks: list[Task]) -> None:
-  """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
-  for task in tasks:
-    if task.is_running:
-      task.child.send_signal(signal.SIGTERM)
-  deadline = time.monotonic() + GRACE_SECONDS
-  for task in tasks:
-    task.end(deadline)
