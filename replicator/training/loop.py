@@ -274,7 +274,8 @@ class Loop:
       if found := chief.evaluated(state.step, evaluation):
         self._checkpoints.retention.check_logged(list(found), evaluated=True)
         scalars = {**scalars, **found}
-    chief.log(state.step, state.seconds, scalars)
+    if scalars:
+      chief.log(state.step, state.seconds, scalars)
     if s.patience and s.due(s.eval_every, state.step) and self._guard.is_sound:
       state.evaluated(scalars)
     if state.step and (s.due(s.checkpoint_every, state.step) or self._patience.is_over):
