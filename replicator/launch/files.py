@@ -14,7 +14,7 @@ import shlex
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 
-KINDS = ("JobSet", "TFJob", "TrainJob")  # Of manifests.
+KINDS = ("JobSet", "TFJob", "TrainJob")  # The kinds of manifests.
 
 
 def write(flags: argparse.Namespace) -> None:
