@@ -193,7 +193,8 @@ def measure(entries: list[Entry], processes: int) -> list[Timed]:
   with contextlib.ExitStack() as running:
     contenders = [running.enter_context(contextlib.closing(turns.Contender(
         "benchmarks.replication_overhead", entry.name, os.cpu_count() or 1,
-        tf_configs=launch.tf_configs(workers=processes) if processes > 1 else [None])))
+        tf_configs=launch.tf_configs([f"127.0.0.1:{port}" for port in launch.free_ports(processes)])
+        if processes > 1 else [None])))
         for entry in entries]
     for turn in range(FLAGS.rounds + 1):
       for timed, contender in zip(found, contenders, strict=True):

@@ -81,6 +81,11 @@ class Child:
     with contextlib.suppress(ProcessLookupError, PermissionError):
       os.killpg(self.process.pid, number)
 
+  def wait(self) -> int:
+    """Waits for the end of the process; returns its status, or 128 + n after signal n."""
+    status = self.process.wait()
+    return status if status >= 0 else 128 - status
+
   def end(self, deadline: float) -> None:
     """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
     try:

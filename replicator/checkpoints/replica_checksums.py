@@ -15,16 +15,12 @@ from replicator.strategies.replicator import Replicator
 _CHUNK = 2 ** 17  # Elements that are summed at once, which bounds the memory it takes.
 
 
-def parted(variables: Mapping[str, Any], replicator: Replicator | None) -> list[str]:
+def parted(variables: Mapping[str, Any], cluster: Replicator | None = None) -> list[str]:
   """The paths of the variables whose copies on all replicas are not equal bit for bit.
 
-  No value is copied to the host. All workers must call it together.
-
-  Args:
-    variables: by path; those without a copy for each replica are left out.
-    replicator: runs the replicas; None for a single process.
+  Those without a copy for each replica are left out. No value is copied to the host. All workers
+  of a `cluster` must call it together.
   """
-  cluster = replicator if replicator and replicator.num_pipelines > 1 else None
   copies = {path: copies_of(v) for path, v in variables.items()
             if isinstance(getattr(v, "values", None), tuple)}
   if not cluster and all(len(found) == 1 for found in copies.values()):

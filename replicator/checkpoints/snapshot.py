@@ -54,7 +54,6 @@ class Variables:
 
   def __init__(self, variables: dict[str, Any], replicator: Replicator | None = None):
     self._variables = {path: _plain(path, v) for path, v in variables.items()}
-    self._replicator = replicator
     self._cluster = replicator if replicator and replicator.num_pipelines > 1 else None
     self._by_replica = [path for path, v in self._variables.items() if _may_differ(v)]
     self.assigned_at: Callable[[Any], str] = lambda variable: ""
@@ -76,8 +75,16 @@ class Variables:
     All workers must call it at the same step.
     """
     equal = {path: v for path, v in self._variables.items() if path not in self._by_replica}
-    for path in parted(equal, self._replicator):
-      raise UsageError(_refusal(path, self._variables[path], self.assigned_at))
+    for path in parted(equal, self._cluster):
+      variable = self._variables[path]
+      remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
+                "average it first with replicator.all_mean or join it with all_concat, or make the "
+                "variable with aggregation=tf.VariableAggregation.MEAN, or with synchronization="
+                "tf.VariableSynchronization.ON_READ if each replica keeps its own")
+      raise UsageError(
+          f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
+          "replica, and a checkpoint keeps one: each replica assigns what it computed from its own "
+          f"examples{self.assigned_at(variable)}; {remedy}")
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:
     """Descriptions of the differences from what was saved, by path."""
@@ -101,7 +108,9 @@ class Variables:
       copies = copies_of(variable)
       saved = value if path in snapshot.by_replica else value[np.newaxis]
       if path in self._by_replica:
-        first, count = self._place(len(copies))
+        # Those of this process begin at the first one, among all replicas.
+        first = self._cluster.worker_id * len(copies) if self._cluster else 0
+        count = self._cluster.num_replicas if self._cluster else len(copies)
         values = list(_spread(path, variable, saved, count)[first:first + len(copies)])
       else:
         values = [_spread(path, variable, saved, 1)[0]] * len(copies)
@@ -112,12 +121,6 @@ class Variables:
     """Whether these variables include a variable that a step uses, with all its copies."""
     known = {id(copy.handle) for v in self._variables.values() for copy in copies_of(v)}
     return all(id(copy.handle) in known for copy in copies_of(variable))
-
-  def _place(self, copies: int) -> tuple[int, int]:
-    """The index of the first replica of this process, and the number of replicas."""
-    if self._cluster is None:
-      return 0, copies
-    return self._cluster.worker_id * copies, self._cluster.num_replicas
 
   def _of_all_replicas(self) -> dict[str, np.ndarray]:
     """The values `[num_replicas, ...]` of the variables that have one for each replica."""
@@ -148,17 +151,6 @@ def _may_differ(variable: Any) -> bool:
   """Whether each replica has a value of its own."""
   return (isinstance(getattr(variable, "values", None), tuple)
           and variable.synchronization == tf.VariableSynchronization.ON_READ)
-
-
-def _refusal(path: str, variable: Any, assigned_at: Callable[[Any], str]) -> str:
-  """Why a variable whose copies have parted cannot be saved, and the remedy."""
-  remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
-            "average it first with replicator.all_mean or join it with all_concat, or make the "
-            "variable with aggregation=tf.VariableAggregation.MEAN, or with "
-            "synchronization=tf.VariableSynchronization.ON_READ if each replica keeps its own")
-  return (f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
-          f"replica, and a checkpoint keeps one: each replica assigns what it computed from its "
-          f"own examples{assigned_at(variable)}; {remedy}")
 
 
 def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndarray:

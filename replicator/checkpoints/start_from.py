@@ -1,5 +1,6 @@
 """The start of a new run from another one: its networks' weights, some of which stay frozen."""
 
+import collections
 import fnmatch
 import hashlib
 import pathlib
@@ -14,7 +15,6 @@ import tensorflow as tf
 from replicator import atomic
 from replicator.checkpoints import names as naming
 from replicator.checkpoints.checkpoint import Checkpoints, steps_of
-from replicator.checkpoints.matching import match, networks_in
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.collectives import collectives
 from replicator.configuration import differences
@@ -29,7 +29,7 @@ from replicator.workdir import reader
 _MOST_LINES = 8  # On what is not taken; `run.json` names everything.
 
 Layers = Mapping[str, keras.layers.Layer]  # By name.
-
+Names = Mapping[str, str]  # Those of weights and averages, by path in a checkpoint; see `names_of`.
 
 Origin = tuple[dict[str, Any] | None, list[str]]
 """Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
@@ -121,22 +121,23 @@ class StartFrom:
   def _take(self, step: Any, replicator: Replicator, networks: Layers, frozen: Layers) -> Origin:
     folder, facts, values = self._read(step, replicator)
     variables, here = variables_of(step), naming.names_of(step)
-    saved = Snapshot(values, facts["by_replica"])
-    there = facts.get("names", {})
-    others = networks_in(there)
-    found = match(self._wanted(networks.keys(), others), variables, here, saved, there,
-                  self._averaged)
-    if not found.taken:
-      why = "; ".join(f"{name} {why}" for name, why in list(found.left.items())[:3])
+    saved, there = Snapshot(values, facts["by_replica"]), facts.get("names", {})
+    wanted = self._wanted(networks.keys(), {_network(path) for path in _weights(there).values()})
+    taken, left = match(wanted, variables, here, saved, there, self._averaged)
+    if not taken:
+      why = "; ".join(f"{name} {why}" for name, why in list(left.items())[:3])
       raise self._error("nothing of it fits the networks of this run: "
                         f"{why or 'StartFrom.networks names none'}")
-    found.check_taken(frozen)
+    _check_frozen(frozen, here, taken, left)
     Variables(variables, replicator).put(Snapshot(
         {path: values[other].astype(variables[path].dtype.as_numpy_dtype)
-         for path, other in found.taken.items()},
-        [path for path, other in found.taken.items() if other in saved.by_replica]))
-    counts, left = found.counts(), found.left | dict.fromkeys(
-        naming.others_of(step), "is in no network")
+         for path, other in taken.items()},
+        [path for path, other in taken.items() if other in saved.by_replica]))
+    weights = _weights(here).values()
+    of_each = collections.Counter(map(_network, weights))
+    taken_of_each = collections.Counter(_network(path) for path in weights if path in taken)
+    counts = {network: (count, of_each[network]) for network, count in taken_of_each.items()}
+    left |= dict.fromkeys(naming.others_of(step), "is in no network")
     return {
         "run": self._place, "step": facts["step"],
         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
@@ -227,3 +228,76 @@ def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str
     lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
                                        "run.json names")]
   return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])
+
+
+# ---- The weights that fit -----------------------------------------------------------------------
+
+
+def match(networks: Mapping[str, str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
+          there: Names, averaged: bool = False) -> tuple[dict[str, str], dict[str, str]]:
+  """Paths in a checkpoint by the paths in the step that they fit; why others are left, by name.
+
+  Args:
+    networks: their paths in the step, and what each takes the weights of: a path in the checkpoint.
+    variables: those of the step, by path.
+    here: the names of the step.
+    saved: the values of the checkpoint.
+    there: the names of the checkpoint.
+    averaged: whether the weights are those averages that the checkpoint has.
+  """
+  taken: dict[str, str] = {}
+  left: dict[str, str] = {}
+  averages = {name.removeprefix(naming.AVERAGE): path for path, name in there.items()
+              if name.startswith(naming.AVERAGE)}
+  average_of: dict[str, str] = {}  # The path there of the average of a weight that has a name here.
+  for network, other in networks.items():
+    mine = _within(here, network)
+    # By the names that they would have here.
+    renamed = {naming.joined(network, name.removeprefix(other).lstrip("/")): (name, path)
+               for name, path in _within(there, other).items()}
+    if not mine or not renamed:
+      left[network] = f"is {'only' if renamed else 'not'} in the other run"
+      continue
+    for name, path in mine.items():
+      if name not in renamed:
+        left[name] = "is not in the other run"
+        continue
+      name_there, path_there = renamed[name]
+      average_of[name] = averages.get(name_there, path_there)
+      if why := saved.misfit(path_there, variables[path], any_float=True):
+        left[name] = why
+      else:
+        taken[path] = average_of[name] if averaged else path_there
+    left |= {name: "is only in the other run" for name in renamed if name not in mine}
+  weights = {here[path] for path in taken}
+  for path, name in here.items():
+    weight = name.removeprefix(naming.AVERAGE)
+    if weight != name and weight in weights:
+      taken[path] = average_of[weight]
+  return taken, left
+
+
+def _check_frozen(frozen: Iterable[str], here: Names, taken: Collection[str],
+                  left: Mapping[str, str]) -> None:
+  """Raises a UsageError if something that is frozen would keep its first, random values."""
+  for path, name in here.items():
+    within = next((layer for layer in frozen if f"{name}/".startswith(f"{layer}/")), None)
+    if within is not None and path not in taken:
+      raise UsageError(f"StartFrom.frozen: '{within}' would stay random, because '{name}' "
+                       f"{left.get(name, 'is of a network that is not taken')}; freeze only what "
+                       "is taken")
+
+
+def _weights(names: Names) -> dict[str, str]:
+  """The paths of the weights by name, without averages."""
+  return {name: path for path, name in names.items() if not name.startswith(naming.AVERAGE)}
+
+
+def _within(names: Names, network: str) -> dict[str, str]:
+  """Those of one network."""
+  return {name: path for name, path in _weights(names).items() if _network(path) == network}
+
+
+def _network(path: str) -> str:
+  """The network that a weight with this path in a checkpoint belongs to."""
+  return path.rpartition("/")[0]

@@ -29,17 +29,11 @@ _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 
 
 class Processes(NamedTuple):
-  """The processes of one run, and the rank of this process.
+  """The processes of one run, and the rank of this process."""
 
-  Attributes:
-    addresses: "host:port" of each process, by its rank.
-    rank: the rank of this process.
-    source: what describes them, such as "Slurm's step 7.0".
-  """
-
-  addresses: list[str]
+  addresses: list[str]  # "host:port" of each process, by its rank.
   rank: int
-  source: str
+  source: str  # What describes them, such as "Slurm's step 7.0".
 
   def tf_config(self, servers: int | None) -> dict[str, Any]:
     """TF_CONFIG of this process.
@@ -135,11 +129,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def of_kubernetes(environment: Mapping[str, str]) -> Processes | None:
-  """The processes of the Job; None where no variable names the hosts.
-
-  Raises:
-    UsageError: a variable is missing or cannot be read.
-  """
+  """The processes of the Job; None where no variable names the hosts. Errors as in `of_slurm`."""
   if HOSTS in environment:
     names = [name.strip() for name in environment[HOSTS].split(",")]
     return _pods(environment, INDEX, HOSTS, names)
@@ -176,11 +166,7 @@ def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str
 
 
 def of_sagemaker(environment: Mapping[str, str]) -> Processes | None:
-  """The processes of a training job; None outside of one.
-
-  Raises:
-    UsageError: a variable is missing or cannot be read.
-  """
+  """The processes of a training job; None outside of one. Errors as in `of_slurm`."""
   if "SM_HOSTS" not in environment:
     return None
   own, names = environment.get("SM_CURRENT_HOST"), re.findall(r"[\w.-]+", environment["SM_HOSTS"])

@@ -33,8 +33,7 @@ _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
 def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | None:
   """The processes that a manager describes; None if none does, or TF_CONFIG takes its place.
 
-  Raises:
-    UsageError: a variable of the manager is missing or cannot be read.
+  Raises a UsageError as the readers do.
   """
   if manager not in ("auto", *READERS) or (manager == "auto" and environment.get("TF_CONFIG")):
     return None

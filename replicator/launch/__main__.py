@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _launch(words: list[str]) -> int:
   flags = parsed(words)
   if flags.slurm or flags.kubernetes:
-    _write(flags)
+    files.write(flags)
     return 0
   with _placement(flags) as placement:
     return launch(flags.command, flags.workers, flags.ps, flags.max_restarts, placement)
@@ -56,39 +56,17 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
   return contextlib.nullcontext(Machines(flags.hosts, flags.ssh, flags.least))
 
 
-def _write(flags: argparse.Namespace) -> None:
-  """Writes the file for the cluster manager that the flags name."""
-  file = flags.slurm or flags.kubernetes
-  if flags.kubernetes and not flags.image:
-    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
-  if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
-    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
-                     "most 40 small letters, digits and hyphens")
-  try:
-    files.write(file, "slurm.sh" if flags.slurm else f"{flags.kind}.yaml", flags)
-    if flags.slurm:
-      file.chmod(0o755)
-  except OSError as error:
-    raise UsageError(f"cannot write {file}: {error.strerror}") from error
-  print(f"{file}: " + (f"submit it with 'sbatch {file}'" if flags.slurm else
-                       f"start it with 'kubectl apply -f {file}'"))
-
-
 # ---- Flags --------------------------------------------------------------------------------------
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-  """The flags, checked: `workers` is a number, and `least` None unless the run is elastic.
-
-  Raises:
-    UsageError: the command line is bad.
-  """
+  """The flags: `workers` is a number, `least` None unless the run is elastic; or a UsageError."""
   flags = _parser().parse_args(words)
   if "" in flags.hosts:
     raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
   if sum(bool(getattr(flags, name)) for name in _PLACES) > 1:
     raise UsageError(f"command line: write one of --{', --'.join(_PLACES)}")
-  flags.least = _take_least(flags)
+  flags.least, flags.workers = _range_of_workers(flags)
   for name, bound in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < bound:
       raise UsageError(f"--{name}={getattr(flags, name)}: must be at least {bound}")
@@ -148,18 +126,17 @@ def _numbers(text: str) -> tuple[int | None, int]:
   return int(least) if least else None, int(most)
 
 
-def _take_least(flags: argparse.Namespace) -> int | None:
-  """Makes `flags.workers` a number; returns the least number of workers of an elastic run."""
+def _range_of_workers(flags: argparse.Namespace) -> tuple[int | None, int]:
+  """The least number of workers of an elastic run, else None; and their number."""
   if flags.workers is None:
     if not flags.hosts:
       raise UsageError("command line: write --workers=N, or --hosts=A,B")
-    flags.workers = None, len(flags.hosts) - flags.ps - bool(flags.ps)
-  least, flags.workers = flags.workers
-  if least is not None and (
-      flags.ps or flags.workers != len(flags.hosts) or not 1 <= least <= flags.workers):
-    raise UsageError(f"--workers={least}:{flags.workers}: is for --hosts with {flags.workers} "
-                     "names and no --ps; the least number is from 1 to that")
-  return least
+    return None, len(flags.hosts) - flags.ps - bool(flags.ps)
+  least, most = flags.workers
+  if least is not None and (flags.ps or most != len(flags.hosts) or not 1 <= least <= most):
+    raise UsageError(f"--workers={least}:{most}: is for --hosts with {most} names and no --ps; "
+                     "the least number is from 1 to that")
+  return least, most
 
 
 def _pair(separator: str) -> Callable[[str], tuple[str, str]]:

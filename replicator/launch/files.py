@@ -9,17 +9,23 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shlex
 
-from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS
+from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 
-KINDS = ("JobSet", "TFJob", "TrainJob")
-"""The kinds of manifests."""
+KINDS = ("JobSet", "TFJob", "TrainJob")  # The kinds of manifests.
 
 
-def write(file: pathlib.Path, template: str, flags: argparse.Namespace) -> None:
-  """Writes a file from a template: for what the flags of the launcher say, and named as it is."""
+def write(flags: argparse.Namespace) -> None:
+  """Writes the file that `--slurm` or `--kubernetes` names, or raises a UsageError."""
   import jinja2  # It is not needed to start processes.
+  file = flags.slurm or flags.kubernetes
+  if flags.kubernetes and not flags.image:
+    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
+  if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
+    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
+                     "most 40 small letters, digits and hyphens")
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -28,7 +34,15 @@ def write(file: pathlib.Path, template: str, flags: argparse.Namespace) -> None:
   servers = [f"--gin_param=Replicator.servers = {flags.ps}"] if flags.ps else []
   command, nodes = [*flags.command, *servers], flags.workers + flags.ps + bool(flags.ps)
   hosts_of = lambda prefix: ",".join(f"{prefix}{i}.{file.stem}" for i in range(nodes))
-  file.write_text(environment.get_template(template).render({
-      **vars(flags), "command": command, "shell_line": shlex.join(command), "nodes": nodes,
-      "hosts_of": hosts_of, "file": file, "name": file.stem, "folder": shlex.quote(os.getcwd()),
-      "usage": USAGE_STATUS, "preempted": PREEMPTED_STATUS}))
+  template = environment.get_template("slurm.sh" if flags.slurm else f"{flags.kind}.yaml")
+  try:
+    file.write_text(template.render({
+        **vars(flags), "command": command, "shell_line": shlex.join(command), "nodes": nodes,
+        "hosts_of": hosts_of, "file": file, "name": file.stem, "folder": shlex.quote(os.getcwd()),
+        "usage": USAGE_STATUS, "preempted": PREEMPTED_STATUS}))
+    if flags.slurm:
+      file.chmod(0o755)
+  except OSError as error:
+    raise UsageError(f"cannot write {file}: {error.strerror}") from error
+  print(f"{file}: " + (f"submit it with 'sbatch {file}'" if flags.slurm else
+                       f"start it with 'kubectl apply -f {file}'"))

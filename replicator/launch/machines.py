@@ -13,11 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from replicator.launch.placement import PipedChild, Slot, free_ports
 from replicator.launch.remote import RemoteChild
 
-PROBE_SECONDS = 10.0
-"""How often a machine that is away is asked whether it is back."""
-
-ANSWER_SECONDS = 20.0
-"""How long a machine may take to answer."""
+PROBE_SECONDS = 10.0  # How often a machine that is away is asked whether it is back.
+_ANSWER_SECONDS = 20.0  # How long a machine may take to answer.
 
 
 class Machines:
@@ -43,8 +40,14 @@ class Machines:
     slots = [self._slot(name, port)
              for name, port in zip(itertools.cycle(self._present or [""]), free_ports(count),
                                    strict=False)]
-    with self._awaited(is_back):
+    away = [name for name in self._names if name not in self._present]
+    over = threading.Event()
+    if away:
+      threading.Thread(target=self._probe, args=(away, over, is_back), daemon=True).start()
+    try:
       yield slots
+    finally:
+      over.set()
 
   def away(self) -> list[str]:
     """See `Placement`."""
@@ -68,24 +71,12 @@ class Machines:
       found = self._who_answers()
     self._present = found
 
-  @contextlib.contextmanager
-  def _awaited(self, is_back: Callable[[], None]) -> Iterator[None]:
-    """In the body, calls `is_back` in another thread once a machine that is away answers."""
-    away = [name for name in self._names if name not in self._present]
-    over = threading.Event()
-
-    def probe() -> None:
-      while not over.wait(PROBE_SECONDS):
-        if any(map(self._answers, away)) and not over.is_set():
-          is_back()
-          return
-
-    if away:
-      threading.Thread(target=probe, daemon=True).start()
-    try:
-      yield
-    finally:
-      over.set()
+  def _probe(self, away: Sequence[str], over: threading.Event, is_back: Callable[[], None]) -> None:
+    """Calls `is_back` once a machine that is away answers, unless it is `over` by then."""
+    while not over.wait(PROBE_SECONDS):
+      if any(map(self._answers, away)) and not over.is_set():
+        is_back()
+        return
 
   def _who_answers(self) -> list[str]:
     with ThreadPoolExecutor(len(self._names)) as pool:
@@ -95,7 +86,7 @@ class Machines:
   def _answers(self, name: str) -> bool:
     try:
       done = subprocess.run([*shlex.split(self._ssh), name, "true"], stdin=subprocess.DEVNULL,
-                            capture_output=True, timeout=ANSWER_SECONDS)
+                            capture_output=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
       return False
     return done.returncode == 0

@@ -13,13 +13,9 @@ from replicator.processes import Child
 
 
 class Process(Protocol):
-  """A running command, here or on another machine.
+  """A running command, here or on another machine."""
 
-  Attributes:
-    lost: why nobody can know its exit status; "" if it is known.
-  """
-
-  lost: str
+  lost: str  # Why nobody can know its exit status; "" if it is known.
 
   def lines(self) -> Iterator[str]:
     """Its output until its end; to be read once."""
@@ -35,8 +31,7 @@ class Process(Protocol):
 
 
 class PipedChild(Child):
-  """A child of this process, whose output comes through a pipe. Its arguments are those of `Child`.
-  """
+  """A child of this process, see `Child`, whose output comes through a pipe."""
 
   lost = ""
 
@@ -49,26 +44,16 @@ class PipedChild(Child):
     with self.process.stdout as lines:
       yield from lines
 
-  def wait(self) -> int:
-    """Waits for its end; returns its status, or 128 + n after signal n."""
-    status = self.process.wait()
-    return status if status >= 0 else 128 - status
-
 
 AS_TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 """How output becomes text, in which a '\\r' ends a line, too."""
 
 
 class Slot(NamedTuple):
-  """A place for one process.
+  """A place for one process."""
 
-  Attributes:
-    address: the "host:port" of the process.
-    start: starts a command there, with further variables.
-  """
-
-  address: str
-  start: Callable[[Sequence[str], Mapping[str, str]], Process]
+  address: str  # The "host:port" of the process.
+  start: Callable[[Sequence[str], Mapping[str, str]], Process]  # Gets a command and its variables.
 
 
 class Placement(Protocol):
@@ -78,8 +63,8 @@ class Placement(Protocol):
             ) -> AbstractContextManager[list[Slot]]:
     """So many slots, for processes that end before the body does.
 
-    It may wait for them, and finds none once `is_stopped()`. An elastic one finds what is there,
-    and calls `is_back` in another thread once it could find more.
+    It may wait for them, but not once `is_stopped()`, when none starts. An elastic one finds what
+    is there, and calls `is_back` in another thread once it could find more.
     """
 
   def away(self) -> list[str]:

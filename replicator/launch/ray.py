@@ -8,19 +8,16 @@ from typing import Any
 
 from replicator import ray_cluster
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import FAREWELL_SECONDS, Agent
-from replicator.launch.agents import Agents
+from replicator.launch.agents import FAREWELL_SECONDS, Agent, Agents
 
-WAIT_SECONDS = 600.0
-"""How long the processes wait for free CPUs and GPUs."""
+_WAIT_SECONDS = 600.0  # How long the processes wait for free CPUs and GPUs.
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Agents]:
   """Places on the cluster at an address such as 'host:6379' or 'auto', while the body runs.
 
-  Raises:
-    UsageError: Ray is missing, or there is no such cluster.
+  Raises a UsageError if Ray is missing, or there is no such cluster.
   """
   where = f"--ray={address}"
   if "://" in address:
@@ -42,7 +39,7 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
   # An agent that is lost is not started again: its command would be, too.
   task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(agent)
   tasks = [task.options(scheduling_strategy=In(group, i)).remote(i, {}) for i in range(count)]
-  deadline = time.monotonic() + WAIT_SECONDS
+  deadline = time.monotonic() + _WAIT_SECONDS
 
   def problem() -> str:
     for done in ray.wait(tasks, num_returns=count, timeout=0)[0]:
@@ -51,7 +48,7 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
       except ray.exceptions.RayError as error:
         return first_line(getattr(error, "cause", None) or error)
     if time.monotonic() > deadline:
-      return f"no place for {count} processes with {bundle} each in {WAIT_SECONDS:g} seconds"
+      return f"no place for {count} processes with {bundle} each in {_WAIT_SECONDS:g} seconds"
     return ""
 
   try:

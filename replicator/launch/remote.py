@@ -32,17 +32,7 @@ def shell_line(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 class RemoteChild(PipedChild):
-  """A command on another machine that ssh reaches.
-
-  Args:
-    host: the machine, as ssh knows it.
-    ssh: the words that start ssh.
-    command: the words of the command.
-    environment: variables of the command.
-
-  Raises:
-    OSError: the system cannot run ssh.
-  """
+  """A command on the machine that ssh knows as `host`; `ssh` has the words that start ssh."""
 
   def __init__(self, host: str, ssh: str, command: Sequence[str], environment: Mapping[str, str]):
     super().__init__([*shlex.split(ssh), host, shell_line(command, environment)], {},
@@ -78,6 +68,6 @@ def main(command: Sequence[str]) -> int:
     child.send_signal(signal.SIGKILL)
 
   threading.Thread(target=obey, daemon=True).start()
-  status = child.process.wait()
+  status = child.wait()
   child.send_signal(signal.SIGKILL)  # Ends what it left running in the background.
-  return status if status >= 0 else 128 - status
+  return status

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicator.errors import UsageError, first_line
-from replicator.launch.agent import FAREWELL_SECONDS, Agent
-from replicator.launch.agents import Agents
+from replicator.launch.agents import FAREWELL_SECONDS, Agent, Agents
 from replicator.ray_cluster import check_answers
 
 # Spark looks for free slots each second, for ten minutes; there are none yet when it begins.
@@ -26,8 +25,7 @@ _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"
 def connected(master: str) -> Iterator[Agents]:
   """Places on the cluster of `master`, such as 'spark://host:7077', while the body runs.
 
-  Raises:
-    UsageError: PySpark or Java is missing, or there is no such cluster.
+  Raises a UsageError if PySpark or Java is missing, or there is no such cluster.
   """
   where = f"--spark={master}"
   try:

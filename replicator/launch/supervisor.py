@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from replicator.cluster.managers import Processes
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
 from replicator.launch.machines import Machines
-from replicator.launch.placement import Placement, Process, Slot, free_ports, say
+from replicator.launch.placement import Placement, Process, Slot, say
 from replicator.processes import GRACE_SECONDS, stop_signals
 
 # A signal this soon after the first is the same one, sent to this process and to its group.
@@ -49,10 +49,7 @@ class Task:
     return self._slot.start(self._command, {"TF_CONFIG": json.dumps(self._tf_config)})
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
-    """Starts and watches the process again, unless it died too often, or its place is lost.
-
-    Returns whether it did.
-    """
+    """Starts and watches the process again; False if it died too often, or its place is lost."""
     now = time.monotonic()
     self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
     if len(self._deaths) >= MAX_DEATHS or self.child.lost:
@@ -141,13 +138,7 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
     raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
 
 
-def tf_configs(workers: int, ps: int = 0) -> list[dict]:
-  """The TF_CONFIG of every process, the chief's first, with ports that are free on this machine."""
-  ports = free_ports(workers + ps + bool(ps))
-  return _tf_configs([f"127.0.0.1:{port}" for port in ports], ps)
-
-
-def _tf_configs(addresses: Sequence[str], ps: int) -> list[dict]:
+def tf_configs(addresses: Sequence[str], ps: int = 0) -> list[dict]:
   """The TF_CONFIG of every process, the chief's first, for processes at these addresses."""
   return [Processes([*addresses], rank, "").tf_config(ps or None)
           for rank in range(len(addresses))]
@@ -158,15 +149,20 @@ def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
   """Runs the cluster once; returns its status, and the process whose death ended it."""
   tasks: list[Task] = []
   try:
+    configs = tf_configs([slot.address for slot in slots], ps)
     # All processes fork before the first thread starts.
-    for slot, tf_config in zip(slots, _tf_configs([slot.address for slot in slots], ps),
-                               strict=True):
+    for slot, tf_config in zip(slots, configs, strict=True):
       tasks.append(Task(command, tf_config, slot))
     for task in tasks:
       task.watch(events)
     status, culprit = _supervise(tasks, events, has_chief=ps > 0)
   finally:
-    _end(tasks)
+    for task in tasks:
+      if task.is_running:
+        task.child.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for task in tasks:
+      task.end(deadline)
   # A process that misses a lost one may end before this one notices the loss.
   lost = [task for task in tasks if task.child.lost]
   return status, lost[0] if culprit and lost else culprit
@@ -223,13 +219,3 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
 def _report(task: Task, status: int, and_then: str = "") -> None:
   lost = task.child.lost
   say(f"{task.name} " + (f"was lost: {lost}" if lost else f"ended with status {status}") + and_then)
-
-
-def _end(tasks: list[Task]) -> None:
-  """Asks all processes to end, and kills those that take longer than `GRACE_SECONDS`."""
-  for task in tasks:
-    if task.is_running:
-      task.child.send_signal(signal.SIGTERM)
-  deadline = time.monotonic() + GRACE_SECONDS
-  for task in tasks:
-    task.end(deadline)

@@ -37,7 +37,7 @@ class Evaluation:
 class Chief:
   """Writes the workdir, and shows the progress, from entry to exit.
 
-  `doing` and `show` are those of `Progress`, and `sync` that of `WorkdirWriter`. `settle`
+  `doing` and `show` are those of `Progress`, `log` and `sync` those of `WorkdirWriter`. `settle`
   lets the trackers have what was logged up to a step, which a checkpoint covers.
   """
 
@@ -47,7 +47,8 @@ class Chief:
     self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
     self.doing, self.show = self._progress.doing, self._progress.update
     self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
-    self.sync, self.settle = self._record.sync, self._trackers.settle
+    self.log, self.sync = self._record.metrics, self._record.sync
+    self.settle = self._trackers.settle
 
   def __enter__(self) -> "Chief":
     self._progress.__enter__()
@@ -77,11 +78,6 @@ class Chief:
     self.note(f"step {step}  " + "  ".join(
         f"{name} {value:.4g}" for name, value in scalars.items()))
     return scalars
-
-  def log(self, step: int, seconds: float, scalars: dict[str, float]) -> None:
-    """Writes the row of a step: all that was logged and evaluated there."""
-    if scalars:
-      self._record.metrics(step, seconds, scalars)
 
   def roll_back(self, step: int, why: str) -> None:
     """Drops what was logged after a step, because the run continues from there."""

@@ -117,16 +117,10 @@ def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.da
 
 def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
-  """Yields the batches of `batches`, as `elements` do; close it where they are taken.
+  """Yields the batches of `batches`, or without inputs None; close it where they are taken.
 
-  Args:
-    inputs: see `batches`; or None, for batches that are None.
-    context: the facts about the run.
-    first_step: the step of the first batch.
-    steps_per_call: with more than 1, yields batches of several steps, `[steps_per_call, n, ...]`.
-
-  Raises:
-    UsageError: see `batches`; or the data set ended.
+  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`. Raises a
+  UsageError as `batches` does, or if the data set ended.
   """
   if inputs is None:
     while True:
@@ -183,6 +177,11 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
 def is_batched(source: ExampleSource) -> bool:
   """Whether a source makes the examples at many indices in one call."""
   return getattr(source, "batched", False)
+
+
+def num_examples(inputs: Any) -> int | None:
+  """The number of distinct examples of some inputs; None if only an input function knows."""
+  return inputs.size if isinstance(inputs, ExampleSource) else None
 
 
 def digest_of(inputs: Any) -> str | None:

@@ -38,7 +38,7 @@ from replicator.tracing.profile import Profile
 from replicator.trackers.tracker import Tracker
 from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
-from replicator.training.inputs import digest_of, stream
+from replicator.training.inputs import digest_of, num_examples, stream
 from replicator.training.observer import Training
 from replicator.training.patience import Patience
 from replicator.training.preemption import StopSignal
@@ -88,7 +88,7 @@ class Loop:
     self._recovery = Recovery(guard, replicator, workdir, facts)
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, self._patience,
-                           training.num_examples(), digest_of(training.inputs))
+                           num_examples(training.inputs), digest_of(training.inputs))
     self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
@@ -143,10 +143,10 @@ class Loop:
       self._chief.doing(what)
 
   def _run(self, stop: StopSignal) -> None:
-    state, replicator = self._state, self._training.replicator
+    state, training, replicator = self._state, self._training, self._training.replicator
     if self._goes_on:
-      self._chief.introduce(self._training.data(), self._training.parameters())
-    for line in self._training.notes:
+      self._chief.introduce(training.data(), training.parameters())
+    for line in training.notes:
       self._chief.note(line)
     if state.step:
       self._chief.note(f"resumed at step {state.step}" + (
@@ -157,7 +157,8 @@ class Loop:
       self._chief.note(replicator.servers.describe())
     self._begin_here()
     if state.step == 0:
-      if self._is_traced_early():
+      if (training.evaluate and self._schedule.eval_every and not training.before_call
+          and self._can_trace):  # It comes before the evaluation, which may take minutes.
         self._doing("preparing the first batch")
         first = next(self._batches)
         self._batches = itertools.chain([first], self._batches)
@@ -194,12 +195,6 @@ class Loop:
     self._stream = stream(training.inputs, training.input_context,
                           self._state.step + self._recovery.skipped, steps_per_call)
     self._batches = self._stream
-
-  def _is_traced_early(self) -> bool:
-    """Whether an evaluation comes before the step is traced, and the trace can come before it."""
-    training = self._training
-    return bool(training.evaluate and self._schedule.eval_every and not training.before_call
-                and self._can_trace)
 
   def _trace(self, batch: Any) -> None:
     """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
@@ -279,7 +274,8 @@ class Loop:
       if found := chief.evaluated(state.step, evaluation):
         self._checkpoints.retention.check_logged(list(found), evaluated=True)
         scalars = {**scalars, **found}
-    chief.log(state.step, state.seconds, scalars)
+    if scalars:
+      chief.log(state.step, state.seconds, scalars)
     if s.patience and s.due(s.eval_every, state.step) and self._guard.is_sound:
       state.evaluated(scalars)
     if state.step and (s.due(s.checkpoint_every, state.step) or self._patience.is_over):

@@ -18,7 +18,7 @@ from replicator.errors import UsageError
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
-from replicator.training.inputs import ExampleSource, InputContext, Inputs
+from replicator.training.inputs import InputContext, Inputs, num_examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,8 @@ class Training:
     if self.inputs is None:
       return "made by the step"
     name = getattr(self.inputs, "__name__", type(self.inputs).__name__)
-    examples = self.num_examples()
+    examples = num_examples(self.inputs)
     return name if examples is None else f"{name}, {examples:,} examples"
-
-  def num_examples(self) -> int | None:
-    """The number of distinct examples; None if only an input function knows."""
-    return self.inputs.size if isinstance(self.inputs, ExampleSource) else None
 
   def parameters(self) -> dict[str, int]:
     """The number of trained parameters of each Keras network of the step, by its path."""

@@ -107,9 +107,8 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
-  examples = inputs.size if isinstance(inputs, inputs_lib.ExampleSource) else None
   with replicator.lost_workers_named():
-    agreement.check(replicator.worker_id, replicator.num_pipelines, examples)
+    agreement.check(replicator.worker_id, replicator.num_pipelines, inputs_lib.num_examples(inputs))
   guard = Guard()
   guard.check_supported(replicator.name)
   context = inputs_lib.InputContext(

@@ -188,8 +188,7 @@ class Claim:
       _wait_for(self._holder, self._workdir, _CLAIM_SECONDS)
 
   def confirm(self) -> None:
-    """Writes that this process lives; raises a RunFailed if it does not own the workdir any more.
-    """
+    """Writes that this process lives; raises a RunFailed if another one owns the workdir by now."""
     content = self._store.read(FILE)
     if not self._is_mine(content):
       raise RunFailed(f"{self._workdir}: was taken over by {_shown(content)}; this process ends")

@@ -122,20 +122,13 @@ def _band(name: str, series: Mapping[str, Series]) -> list[np.ndarray]:
 # ---- Under the cell of a notebook that trains the run -------------------------------------------
 
 
-class LiveReport:
-  """A short form of `report.html` in the output of a cell, which `show` brings up to date."""
-
-  def __init__(self, workdir: str | os.PathLike):
-    self._workdir = workdir
-    self._place = Place()
-
-  def show(self) -> None:
-    """Draws the losses and the evaluations so far; `report.html` has all other curves, too."""
-    run = reader.read(self._workdir)
-    shown = {name: points for name, points in run.series().items() if name not in reader.TIMES
-             and (kind(name) == "evaluation" or "/" not in name)}
-    panels = [(pages.panel(name, [(steps, values)], (run.rows[0]["step"], run.rows[-1]["step"])),
-               values[-1]) for name, (steps, values) in shown.items()]
-    page = pages.render("notebook.html", panels=panels, pictures=[
-        pages.picture(path, path.stem) for path in run.samples[-1:]])
-    self._place.show(page, f"curves and pictures: {run.folder / 'report.html'}")
+def show_report(workdir: str | os.PathLike, place: Place) -> None:
+  """Shows a short form of `report.html`: the losses, the evaluations and the newest picture."""
+  run = reader.read(workdir)
+  shown = {name: points for name, points in run.series().items() if name not in reader.TIMES
+           and (kind(name) == "evaluation" or "/" not in name)}
+  panels = [(pages.panel(name, [(steps, values)], (run.rows[0]["step"], run.rows[-1]["step"])),
+             values[-1]) for name, (steps, values) in shown.items()]
+  page = pages.render("notebook.html", panels=panels, pictures=[
+      pages.picture(path, path.stem) for path in run.samples[-1:]])
+  place.show(page, f"curves and pictures: {run.folder / 'report.html'}")

@@ -15,10 +15,8 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folde
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
   """A line for each subject.
 
-  Args:
-    facts: those of `run.json`.
-    data: what the batches come from.
-    networks: the number of trained parameters of each network.
+  They are about the `facts` of `run.json`, what the batches come from, and the number of trained
+  parameters of each of the `networks`.
   """
   yield labeled("devices", _devices(facts["machine"]))
   replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"

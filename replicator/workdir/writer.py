@@ -20,7 +20,7 @@ from replicator.configuration import operative, statements
 from replicator.console import kernel
 from replicator.internals.tensorflow_internals import handle
 from replicator.workdir import provenance, reader
-from replicator.workdir.report import LiveReport, write_report
+from replicator.workdir.report import show_report, write_report
 
 _REPORTS = 0.01  # Share of the run's time that reports may use.
 
@@ -39,7 +39,7 @@ class WorkdirWriter:
     self._resumed = first_step > 0
     self._metrics = workdir / "metrics.jsonl"
     self._next_report = 0.0  # The earliest time.
-    self._live_report = LiveReport(workdir) if kernel.is_kernel() else None
+    self._place = kernel.Place() if kernel.is_kernel() else None
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
     self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
@@ -119,8 +119,8 @@ class WorkdirWriter:
       if ended is not None:
         self.note("ended", ended)
       write_report(self.workdir)
-      if self._live_report:
-        self._live_report.show()
+      if self._place:
+        show_report(self.workdir, self._place)
     except Exception as error:
       problem = f"warning: the report cannot be written ({type(error).__name__}: {error})"
     now = time.monotonic()

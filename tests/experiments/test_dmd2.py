@@ -17,7 +17,7 @@ from tests.experiments.tiny_gans import ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.replicator.checkpoints.weights import held, saved
+from tests.replicator.checkpoints.runs import held, saved
 
 N, SIGMA_DATA, START = 5, 0.7, 0.4
 GAN, FAKE_GAN = 0.3, 0.2

@@ -4,11 +4,13 @@ import contextlib
 import functools
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 
+from replicator.launch import free_ports
 from tests.programs import forks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -51,6 +53,18 @@ def wait_until(condition: Callable[[], object]) -> None:
   while not condition():
     assert time.monotonic() < deadline
     time.sleep(0.02)  # A condition may read a long file.
+
+
+def free_addresses(count: int) -> list[str]:
+  """Addresses of this machine where nobody listens."""
+  return [f"127.0.0.1:{port}" for port in free_ports(count)]
+
+
+def wait_until_listens(port: int) -> None:
+  def listens() -> bool:
+    with socket.socket() as probe:
+      return probe.connect_ex(("127.0.0.1", port)) == 0
+  wait_until(listens)
 
 
 def wait_until_gone(pid: int) -> None:

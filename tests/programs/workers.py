@@ -10,8 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
-from replicator import launch
-from tests.programs.processes import ROOT, SECONDS, wait_until
+from tests.programs.processes import ROOT, SECONDS, free_addresses, wait_until
 
 SETTINGS = ["train.log_every = 1", "train.eval_every = 0", "Guard.action = 'off'",
             "Guard.signals = False", "Replicator.strategy = 'multi_worker_mirrored'"]
@@ -27,7 +26,7 @@ def running(workdir: pathlib.Path, *of_each: Sequence[str], addresses: Sequence[
   `hosts` are network namespaces, and `paths` what each may import besides, one for each. With
   `kinds`, such as ("chief", "worker"), they are not all workers.
   """
-  addresses = addresses or launch.tf_configs(len(of_each))[0]["cluster"]["worker"]
+  addresses = addresses or free_addresses(len(of_each))
   cluster: dict[str, list[str]] = {}
   processes = []
   for kind, address in zip(kinds or ["worker"] * len(addresses), addresses, strict=True):

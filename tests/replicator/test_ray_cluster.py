@@ -7,6 +7,7 @@ import pytest
 
 from models.rl.actor_pool import actor_process
 from replicator import UsageError, ray_cluster
+from tests.programs.refusals import refusal
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -23,7 +24,6 @@ def test_an_address_where_nobody_listens(scheme, monkeypatch):
 
 def test_a_missing_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "ray", None)
-  with pytest.raises(UsageError, match=r"^--runner=ray: Ray is not installed; pip install"):
-    ray_cluster.connect("--runner=ray")
-  with pytest.raises(UsageError, match=r"ActorPool.where = 'ray': .* pip install -e '\.\[sweep\]'"):
-    actor_process.RayActor(b"")
+  remedy = "Ray is not installed; pip install -e '.[sweep]'"
+  assert refusal(ray_cluster.connect, "--runner=ray") == f"--runner=ray: {remedy}"
+  assert refusal(actor_process.RayActor, b"") == f"ActorPool.where = 'ray': {remedy}"

@@ -1,26 +1,39 @@
-"""Trainings to stop and resume, what they leave behind, and a step that is saved by hand."""
+"""Trainings to stop and resume, steps that are saved by hand, and the values of both."""
 
 import pathlib
 
 import numpy as np
 import tensorflow as tf
 
-import replicator
-from replicator.app import config
+from replicator import atomic
+from replicator.checkpoints import checkpoint, names
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step.variables import variables_of
-from tests.programs.two_networks import TwoNetworks
+from tests.replicator.training import runs
 
-SMALL = ["train.global_batch_size = 8", "train.log_every = 5", "train.eval_every = 5",
-         "train.checkpoint_every = 5"]
-MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 CENTRAL_2 = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
 
 
-def train(workdir: pathlib.Path, *bindings: str, step=TwoNetworks, inputs=None, evaluate=None,
-          before_call=None):
-  config.parse([], [*SMALL, *bindings])
-  return replicator.train(step, inputs, evaluate, before_call, workdir=str(workdir))
+def train(workdir: pathlib.Path, *bindings: str, **options):
+  return runs.train(workdir, "train.log_every = 5", "train.eval_every = 5",
+                    "train.checkpoint_every = 5", *bindings, **options)
+
+
+def save(folder: pathlib.Path, step, *numbers: int, scalars=None, **settings) -> Checkpoints:
+  """Saves the step under each number in turn, with a loop state that has the number."""
+  checkpoints = Checkpoints(folder, step, **settings)
+  for number in numbers:
+    checkpoints.save(number, {"seconds": float(number)}, scalars and scalars(number))
+  checkpoints.wait()
+  return checkpoints
+
+
+def content(folder: pathlib.Path) -> dict[pathlib.Path, bytes]:
+  """The files of a folder that are not hidden."""
+  return {path: path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
+
+
+# ---- Variables, by path -------------------------------------------------------------------------
 
 
 def values(step) -> dict[str, np.ndarray]:
@@ -37,10 +50,29 @@ def assert_equal(step, expected: dict[str, np.ndarray]) -> None:
     np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
-def save(folder: pathlib.Path, step, *numbers: int, scalars=None, **settings) -> Checkpoints:
-  """Saves the step under each number in turn, with a loop state that has the number."""
-  checkpoints = Checkpoints(folder, step, **settings)
-  for number in numbers:
-    checkpoints.save(number, {"seconds": float(number)}, scalars and scalars(number))
-  checkpoints.wait()
-  return checkpoints
+# ---- Weights and averages, by name --------------------------------------------------------------
+
+
+def saved(workdir: pathlib.Path, step: int | None = None) -> dict[str, np.ndarray]:
+  """Those of a checkpoint; where replicas have their own, the first one's."""
+  folder = workdir / "checkpoints"
+  number = step or checkpoint.steps_of(folder)[-1]
+  facts = atomic.facts_of(folder / f"step-{number:08d}")
+  values = checkpoint.read(folder, number)
+  return {name: values[path][0] if path in facts["by_replica"] else values[path]
+          for path, name in facts["names"].items()}
+
+
+def held(step) -> dict[str, np.ndarray]:
+  """Those of a step."""
+  variables = variables_of(step)
+  return {name: variables[path].numpy() for path, name in names.names_of(step).items()}
+
+
+def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> set[str]:
+  """The names with the same bits in both."""
+  return {name for name in one if name in other and one[name].tobytes() == other[name].tobytes()}
+
+
+def within(values: dict[str, np.ndarray], *prefixes: str) -> set[str]:
+  return {name for name in values if name.startswith(prefixes)}

@@ -15,7 +15,9 @@ from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import RunFailed
 from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
-from tests.replicator.checkpoints.runs import assert_equal, save, train, values
+from tests.programs.two_networks import Points, TwoNetworks
+from tests.replicator.checkpoints.runs import CENTRAL_2, assert_equal, content, save, train, values
+from tests.replicator.training.runs import MIRRORED_2
 
 # ---- Saving and restoring -----------------------------------------------------------------------
 
@@ -62,14 +64,14 @@ def test_every_type_of_variable_comes_back(tmp_path):
 def test_what_cannot_be_saved_is_an_error(tmp_path):
   step = Counter()
   step.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
-  with pytest.raises(UsageError, match="holds 'words', a MutableHashTable, which cannot be saved"):
-    Checkpoints(tmp_path, step)
+  assert "holds 'words', a MutableHashTable, which cannot be saved" in refusal(
+      Checkpoints, tmp_path, step)
 
 
 def test_checkpoints_of_an_earlier_version_are_not_skipped(tmp_path):
   tf.train.CheckpointManager(tf.train.Checkpoint(), str(tmp_path), 1).save()
-  with pytest.raises(UsageError, match="from another version of this program"):
-    Checkpoints(tmp_path, Counter()).restore()
+  checkpoints = Checkpoints(tmp_path, Counter())
+  assert "from another version of this program" in refusal(checkpoints.restore)
 
 
 def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_path):
@@ -87,6 +89,75 @@ def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_
   checkpoints.save(8, {})
   checkpoints.wait()
   assert set(tmp_path.rglob("*")) == before
+
+
+# ---- Steps that do not fit ----------------------------------------------------------------------
+
+
+def test_a_step_that_differs_from_the_saved_one_is_an_error(tmp_path):
+  save(tmp_path / "checkpoints", TwoNetworks(), 5)
+  before = content(tmp_path)
+  with pytest.raises(UsageError, match=r"step-00000005: \d+ variables do not fit this step: "
+                                       r"'.* another --workdir, or --allow_partial_restore\n"):
+    train(tmp_path, "train.steps = 10", "TwoNetworks.critic_width = 2", *MIRRORED_2,
+          inputs=Points())
+  assert content(tmp_path) == before
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+  saved, other = Counter(), Counter()
+  saved.gone, other.new = tf.Variable(1.0), tf.Variable(2.0)
+  saved.shape, other.shape = tf.Variable([1.0]), tf.Variable([1.0, 2.0])
+  saved.type, other.type = tf.Variable(1.0), tf.Variable(1)
+  saved.count.assign(5.0)
+  save(tmp_path, saved, 1)
+  checkpoints = Checkpoints(tmp_path, other)
+  assert ("step-00000001: 4 variables do not fit this step: 'gone' is only in the checkpoint, "
+          "'new' is not in the checkpoint, 'shape' was float32 [1] and is float32 [2], 1 more; use"
+          ) in refusal(checkpoints.restore)
+  assert other.count.numpy() == 0.0
+
+
+def test_a_partial_restore_is_loud(tmp_path, capfd, monkeypatch):
+  saved, other = Counter(), Counter()
+  saved.gone, other.new = tf.Variable(1.0), tf.Variable(2.0)
+  saved.count.assign(5.0)
+  save(tmp_path, saved, 1)
+  monkeypatch.setattr(checkpoint, "_partial_allowed", True)
+  assert Checkpoints(tmp_path, other).restore()["step"] == 1
+  assert (other.count.numpy(), other.new.numpy()) == (5.0, 2.0)
+  assert capfd.readouterr().err.splitlines() == [
+      "warning: --allow_partial_restore: 'gone' is only in the checkpoint; it is not restored",
+      "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
+
+
+def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
+    train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
+
+
+class Forgetful(tf.Module):
+  """Uses a variable that no attribute leads to."""
+
+  def __init__(self, use):
+    super().__init__()
+    # Because a set may have another order each time, no path leads through it.
+    self.hidden = {tf.Variable(0.0, name="lost", aggregation=tf.VariableAggregation.MEAN).ref()}
+    self.use = use
+
+  def __call__(self):
+    (hidden,) = self.hidden
+    return {"value": self.use(hidden.deref())}
+
+
+@pytest.mark.parametrize("use, bindings", [
+    (lambda v: v + 1.0, [*MIRRORED_2, "train.checkpoint_every = 0"]),  # A stop saves all the same.
+    (lambda v: v.assign_add(1.0), [*CENTRAL_2, "train.steps_per_call = 5"])],
+    ids=["read", "assigned"])
+def test_a_variable_that_a_restart_would_lose_is_an_error(use, bindings, tmp_path):
+  with pytest.raises(UsageError, match=r"not reached through its attributes, such as '.*lost"):
+    train(tmp_path, "train.steps = 10", *bindings, step=lambda: Forgetful(use))
 
 
 # ---- Which checkpoints stay ---------------------------------------------------------------------
@@ -181,7 +252,7 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_the_next_one_says_so(tmp_
     raise OSError(errno.ENOSPC, "No space left on device")
 
   checkpoints = save(tmp_path, Counter(), 1)
-  before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+  before = content(tmp_path)
   message = r"step-00000002: could not be saved \(No space left"
   for find_out in (checkpoints.wait, lambda: checkpoints.save(3, {})):
     with monkeypatch.context() as patched:
@@ -190,7 +261,7 @@ def test_a_save_that_fails_leaves_the_earlier_ones_and_the_next_one_says_so(tmp_
       with pytest.raises(RunFailed, match=message) as failed:
         find_out()
     assert "\n" not in str(failed.value)
-  assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+  assert content(tmp_path) == before
   assert len(list(tmp_path.iterdir())) == 1
   checkpoints.save(3, {})
   checkpoints.wait()

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, UsageError
+from replicator import Replicator
 from replicator.checkpoints import checkpoint, snapshot
 from replicator.step.replicated import copies_of
+from tests.programs.refusals import refusal
 
 AGGREGATIONS = tf.VariableAggregation
 
@@ -62,8 +63,8 @@ def test_on_another_number_of_replicas_the_aggregation_decides(
 
 
 def test_without_an_aggregation_different_values_need_their_replicas(tmp_path):
-  with pytest.raises(UsageError, match="'own' for each of 2 replicas, and there are 4 now"):
-    moved(tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)
+  assert "'own' for each of 2 replicas, and there are 4 now" in refusal(
+      moved, tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)
 
 
 @pytest.mark.parametrize("aggregation, expected, replicas", [

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator, UsageError
-from replicator.checkpoints import matching, names
+from replicator.checkpoints import names
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.checkpoints.snapshot import Snapshot
+from replicator.checkpoints.start_from import StartFrom, match
 from replicator.step import context
 from replicator.step.variables import variables_of
 from tests.programs import two_networks
@@ -22,7 +23,19 @@ from tests.programs.processes import launched
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks, network
 from tests.replicator.checkpoints import runs
-from tests.replicator.checkpoints.weights import begin, equal, held, save, saved, within
+from tests.replicator.checkpoints.runs import equal, held, saved, within
+from tests.replicator.training.runs import SMALL
+
+
+def begin(source: pathlib.Path, step, workdir: pathlib.Path = pathlib.Path("none"), /,
+          runner: Replicator | None = None, **settings):
+  return StartFrom(str(source), **settings).begin(step, runner or Replicator(), workdir)
+
+
+def save(step, folder: pathlib.Path) -> pathlib.Path:
+  """A run that saved a step as it is."""
+  runs.save(folder / "checkpoints", step, 1)
+  return folder
 
 
 def train(workdir: pathlib.Path, *bindings: str):
@@ -213,7 +226,6 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
 
 @pytest.mark.parametrize(("settings", "line"), [
     ({"run": "/none"}, "train.start_from = '/none': holds no checkpoint; write "),
-    ({"step": 5}, "/checkpoints: has no checkpoint of step 5; write one of the steps 2, 4, 6"),
     ({"networks": ["critics"]}, "'critics' is no network of both runs. Did you mean 'critic'?"),
     ({"networks": {"critics": "critic"}}, "'critics' is no network of this run. Did you mean"),
     ({"networks": {"critic": "generato"}}, "'generato' is no network of the other run. Did"),
@@ -235,7 +247,7 @@ def test_a_mistake_is_one_line(settings, line, source):
 @pytest.mark.parametrize(("strategy", "flags"), [
     ("multi_worker_mirrored", ["--workers=2"]), ("parameter_server", ["--workers=2", "--ps=1"])])
 def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, tmp_path):
-  bindings = [*runs.SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
+  bindings = [*SMALL, *started(source, 4), f"Replicator.strategy = '{strategy}'"]
   done = launched(flags, "tests.programs.two_networks", f"--workdir={tmp_path / 'run'}",
                   bindings=bindings)
   assert done.stdout.count("start from") == 1
@@ -296,10 +308,10 @@ class Small(tf.Module):
 def test_a_variable_with_a_value_for_each_replica_is_matched_by_one_value():
   values = {"net/000": np.zeros([2, 3], np.float32), "net/001": np.zeros([2, 3], np.float32)}
   names = {"net/000": "net/scale", "net/001": "net/bias"}
-  found = matching.match({"net": "net"}, {path: tf.Variable(tf.zeros([3])) for path in names},
-                         names, Snapshot(values, ["net/000"]), names)
-  assert found.taken == {"net/000": "net/000"}
-  assert found.left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
+  taken, left = match({"net": "net"}, {path: tf.Variable(tf.zeros([3])) for path in names},
+                      names, Snapshot(values, ["net/000"]), names)
+  assert taken == {"net/000": "net/000"}
+  assert left == {"net/bias": "was float32 [2, 3] and is float32 [3]"}
 
 
 def test_a_checkpoint_without_names_is_refused_by_name(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Each test begins and ends with the environment of the process."""
+"""Each test has an environment of its own."""
 
 import os
 
@@ -6,8 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def environment():
-  before = dict(os.environ)
-  yield
-  os.environ.clear()
-  os.environ.update(before)
+def environment(monkeypatch):
+  monkeypatch.setattr(os, "environ", dict(os.environ))

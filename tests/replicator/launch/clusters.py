@@ -4,10 +4,10 @@ The commands wait for each other by files, so that no test depends on the speed 
 """
 
 import pathlib
-import signal
 import subprocess
 import sys
 
+from replicator import launch
 from tests.programs.processes import ROOT, SECONDS
 
 # What a command may use: `me` is its name, such as "worker0". `work` never returns. `wait_for`
@@ -42,15 +42,19 @@ def start(options: str | list[str], code: str) -> subprocess.Popen:
                           text=True)
 
 
-def run(options: str | list[str], code: str, *ready: str, stop: int = signal.SIGTERM
-        ) -> tuple[int, list[str], str]:
-  """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a signal."""
+def run(options: str | list[str], code: str, *ready: str) -> tuple[int, list[str], str]:
+  """Status, lines of stdout, stderr; once the lines `ready` came, the cluster gets a SIGTERM."""
   process = start(options, code)
   if ready:
     read_until(process, {*ready})
-    process.send_signal(stop)
+    process.terminate()
   out, err = process.communicate(timeout=SECONDS)
   return process.returncode, out.splitlines(), err
+
+
+def run_here(code: str, workers: int, **options) -> int:
+  """The status of a cluster whose launcher is this process."""
+  return launch.launch([sys.executable, "-c", PRELUDE + code], workers, **options)
 
 
 def read_until(process: subprocess.Popen, lines: set[str]) -> None:

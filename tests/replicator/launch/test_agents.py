@@ -15,9 +15,8 @@ import pytest
 from replicator import launch
 from replicator.errors import RunFailed
 from replicator.launch import __main__, agents
-from replicator.launch.agent import Agent
 from tests.programs.processes import wait_until, wait_until_gone
-from tests.replicator.launch.clusters import PRELUDE, SAVES, counts_starts
+from tests.replicator.launch.clusters import SAVES, counts_starts, run_here
 
 cloudpickle = pytest.importorskip("cloudpickle")  # What Spark and Ray pickle with.
 AGENT = """
@@ -28,7 +27,7 @@ KILL_AGENT = "os.kill(int(os.environ['AGENT']), signal.SIGKILL)\n"
 
 
 @contextlib.contextmanager
-def started(count: int, agent: Agent) -> Iterator:
+def started(count: int, agent: agents.Agent) -> Iterator:
   processes = [subprocess.Popen([sys.executable, "-c", AGENT, str(number)], cwd="/",
                                 stdin=subprocess.PIPE) for number in range(count)]
   for process in processes:
@@ -42,8 +41,8 @@ def started(count: int, agent: Agent) -> Iterator:
 
 
 def run(code: str, workers: int = 2, **options) -> int:
-  return launch.launch([sys.executable, "-c", PRELUDE + code], workers,
-                       placement=agents.Agents("127.0.0.1", "--agents", started), **options)
+  return run_here(code, workers, placement=agents.Agents("127.0.0.1", "--agents", started),
+                  **options)
 
 
 def test_each_agent_runs_a_process_here_and_its_lines_and_status_come_back(capfdbinary, tmp_path):

@@ -6,11 +6,12 @@ import pytest
 
 from replicator import launch
 from replicator.launch import __main__
-from tests.replicator.launch.clusters import run
+from tests.programs.processes import free_addresses
+from tests.replicator.launch.clusters import run_here
 
 
 def test_parameter_servers_add_a_chief_and_ports_are_free():
-  configs = launch.tf_configs(workers=2, ps=1)
+  configs = launch.tf_configs(free_addresses(4), ps=1)
   assert [(c["task"]["type"], c["task"]["index"]) for c in configs] == [
     ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
   cluster = configs[0]["cluster"]
@@ -33,20 +34,14 @@ def test_only_a_range_of_workers_makes_a_run_elastic(flags, workers, least):
   assert (parsed.workers, parsed.least) == (workers, least)
 
 
-def test_both_streams_are_shown_line_by_line_after_the_name():
-  status, lines, _ = run("--workers=1", r"""
+def test_both_streams_are_shown_line_by_line_after_the_name_with_all_bytes(capfdbinary):
+  assert run_here(r"""
 print("one")
 print("two", file=sys.stderr)
-sys.stdout.write("10 %\r20 %\r\nno newline at the end")
-""")
-  assert status == 0
-  assert lines == [f"[worker 0] {line}" for line in (
-      "one", "two", "10 %", "20 %", "no newline at the end")]
-
-
-def test_bytes_that_are_not_text_pass_unchanged(capfdbinary):
-  launch.launch(["printf", r"\303\251 \377\n"], workers=1)
-  assert capfdbinary.readouterr().out == b"[worker 0] \xc3\xa9 \xff\n"
+sys.stdout.buffer.write(b"10 %\r\xc3\xa9 \xff\r\nno newline at the end")
+""", workers=1) == 0
+  assert capfdbinary.readouterr().out.splitlines() == [b"[worker 0] " + line for line in (
+      b"one", b"two", b"10 %", b"\xc3\xa9 \xff", b"no newline at the end")]
 
 
 @pytest.mark.parametrize("argv, message", [
@@ -57,7 +52,6 @@ def test_bytes_that_are_not_text_pass_unchanged(capfdbinary):
   (["--workers=2", "--max_restart=1", "--", "true"], "[--max_restarts=R] -- COMMAND ..."),
   (["--", "true"], "write --workers=N, or --hosts=A,B"),
   (["--hosts=a,,b", "--", "true"], "--hosts=a,,b: has an empty name"),
-  (["--hosts=a", "--slurm=job.sh", "--", "true"], "write one of --hosts, --spark, --ray, --slurm"),
   (["--hosts=a", "--spark=local", "--", "true"], "write one of --hosts, --spark, --ray, --slurm"),
   (["--workers=2", "sh", "-c", "true"], "arguments: -c true; usage: "),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': No such file"),

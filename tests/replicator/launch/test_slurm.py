@@ -21,8 +21,7 @@ SETTINGS = [
 def cluster(tmp_path_factory):
   if reason := slurm_cluster.missing():
     pytest.skip(reason)
-  port = int(launch.tf_configs(1)[0]["cluster"]["worker"][0].rpartition(":")[2])
-  with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), port):
+  with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), launch.free_ports(1)[0]):
     yield
 
 

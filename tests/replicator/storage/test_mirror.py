@@ -1,5 +1,6 @@
 """A mirror has whole checkpoints at any moment, and whoever reads it sees no others."""
 
+import functools
 import os
 import pathlib
 
@@ -9,6 +10,7 @@ from replicator import atomic
 from replicator.errors import UsageError
 from replicator.storage import urls
 from replicator.storage.mirror import Mirror
+from tests.programs.refusals import refusal
 
 
 @pytest.fixture
@@ -224,8 +226,7 @@ def test_an_object_is_made_once(store):
 def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   monkeypatch.setattr(urls, "CACHE", tmp_path / "cache")
   url = f"file://{store / 'run'}"
-  with pytest.raises(UsageError, match=f"{url}: holds no run; write the workdir of a run"):
-    urls.folder_of(url)
+  assert refusal(urls.folder_of, url) == f"{url}: holds no run; write the workdir of a run"
   of(store).push(folder)
   copy = urls.folder_of(url)
   assert copy == tmp_path.joinpath("cache", "file", *(store / "run").parts[1:])
@@ -241,13 +242,8 @@ def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   assert urls.folder_of("~/runs/digits") == pathlib.Path("~/runs/digits").expanduser()
 
 
-def refused(name) -> str:
-  with pytest.raises(UsageError) as error:
-    urls.folder_of(name)
-  return str(error.value)
-
-
 def test_what_no_store_is_opened_for_is_one_line(monkeypatch):
+  refused = functools.partial(refusal, urls.folder_of)
   assert refused(pathlib.Path("s3://bucket/run")) == (
       "s3:/bucket/run: write s3://..., as a string: a pathlib.Path loses a slash")
   assert refused("memory://run") == (

@@ -4,38 +4,23 @@ S3 is moto, through s3fs. Google Cloud Storage is fake-gcs-server, through gcsfs
 anything by itself or answers late, as the real ones may.
 """
 
-import contextlib
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from replicator import atomic
+from replicator import atomic, launch
 from replicator.storage.mirror import Mirror
-from replicator.workdir.reader import TIMES
 from tests.programs.logs import rows
-from tests.programs.processes import forked, wait_until
+from tests.programs.processes import forked, wait_until_listens
 
 SETTING = ["train.steps = 50", "train.global_batch_size = 4", "train.log_every = 1",
            "train.checkpoint_every = 2", "train.eval_every = 0", "Checkpoints.keep_last = 2"]
 FLAGS = [f"--gin_param={binding}" for binding in SETTING]
 PROGRAM = ["-m", "tests.programs.killed_pushing"]
-
-
-def free_port() -> int:
-  with socket.socket() as listening:
-    listening.bind(("127.0.0.1", 0))
-    return listening.getsockname()[1]
-
-
-def answers(port: int) -> bool:
-  with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-    return True
-  return False
 
 
 def words_of(kind: str, port: int) -> list[str]:
@@ -52,7 +37,7 @@ def words_of(kind: str, port: int) -> list[str]:
 def bucket(request):
   """The URL of a new bucket, of each kind of store in turn."""
   import fsspec
-  port = free_port()
+  (port,) = launch.free_ports(1)
   address = f"http://127.0.0.1:{port}"
   variables = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
                "AWS_DEFAULT_REGION": "us-east-1", "STORAGE_EMULATOR_HOST": address,
@@ -63,16 +48,11 @@ def bucket(request):
     for name, value in variables.items():
       patch.setenv(name, value)
     try:
-      wait_until(lambda: answers(port))
+      wait_until_listens(port)
       fsspec.url_to_fs(f"{request.param}://bucket")[0].mkdir("bucket")
       yield f"{request.param}://bucket"
     finally:
       server.kill()
-
-
-def numbers(folder: pathlib.Path) -> list[dict]:
-  """The rows that were logged, without times."""
-  return [{name: value for name, value in row.items() if name not in TIMES} for row in rows(folder)]
 
 
 def newest(folder: pathlib.Path) -> int:
@@ -104,10 +84,10 @@ def test_a_run_that_is_killed_while_it_pushes_is_the_unbroken_one(bucket, whole,
   last.mkdir()
   Mirror(f"{bucket}/a/run").pull(last)
   for folder in (*(copies / str(number) for number in range(10)), last):
-    logged = numbers(folder) if (folder / "metrics.jsonl").exists() else []
-    assert logged == numbers(whole)[:len(logged)]
+    logged = rows(folder) if (folder / "metrics.jsonl").exists() else []
+    assert logged == rows(whole)[:len(logged)]
     assert len(logged) >= newest(folder)
-  assert numbers(last) == numbers(whole)
+  assert rows(last) == rows(whole)
   of = "checkpoints/step-00000050"
   assert atomic.checksums(last / of) == atomic.checksums(whole / of)
   resumed = json.loads((last / "run.json").read_text())["resumed"]

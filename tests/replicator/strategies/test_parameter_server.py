@@ -1,6 +1,6 @@
 """Asynchronous training. What it needs of TensorFlow lasts as long as a process: each test has one.
 
-How the launcher starts a dead worker again is in `launch/test_failures.py`.
+How the launcher starts a dead worker again is in `launch/test_supervisor.py`.
 """
 
 import json
@@ -15,9 +15,8 @@ import time
 import numpy as np
 import pytest
 
-from replicator import launch
 from tests.programs.forks import in_a_fork
-from tests.programs.processes import ROOT, SECONDS, python, wait_until
+from tests.programs.processes import ROOT, SECONDS, free_addresses, python, wait_until
 
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
@@ -26,8 +25,9 @@ CLUSTER = """
 import json, os, time
 import replicator
 from replicator import launch
+from tests.programs.processes import free_addresses
 import keras, tensorflow as tf
-chief, *others = launch.tf_configs(workers=2, ps=2)
+chief, *others = launch.tf_configs(free_addresses(5), ps=2)
 threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)  # They share one process.
 servers = [tf.distribute.Server(chief["cluster"], job_name=other["task"]["type"],
                                 task_index=other["task"]["index"], protocol="grpc", config=threads)
@@ -174,7 +174,7 @@ def test_workers_die_and_join_again(tmp_path):
 @pytest.mark.slow
 @in_a_fork
 def test_processes_that_a_manager_numbers_train_and_end_by_themselves(tmp_path):
-  addresses = launch.tf_configs(workers=4)[0]["cluster"]["worker"]
+  addresses = free_addresses(4)
   environment = {**os.environ, "REPLICATOR_HOSTS": ",".join(addresses)}
   processes = [subprocess.Popen(
       [sys.executable, "-m", "tests.programs.fragile", f"--workdir={tmp_path}",

@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from replicator import launch, train
+from replicator import train
 from replicator.app import config
 from tests.programs import fragile
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
-from tests.programs.processes import SECONDS
+from tests.programs.processes import SECONDS, free_addresses
 from tests.programs.workers import ended, has_logged, running
 
 FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
@@ -41,7 +41,7 @@ def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
 @pytest.mark.parametrize("is_stuck", [False, True], ids=["killed", "stuck"])
 @in_a_fork
 def test_a_worker_that_is_killed_or_stuck_is_named_by_all_others(tmp_path, is_stuck):
-  addresses = launch.tf_configs(3)[0]["cluster"]["worker"]
+  addresses = free_addresses(3)
   settings = [*FOREVER, *["Replicator.stuck_timeout = 10.0"] * is_stuck]
   program = "tests.programs.stuck" if is_stuck else "tests.programs.fragile"
   with running(tmp_path, *[settings] * 3, addresses=addresses,
@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_or_stuck_is_named_by_all_others(tmp_path, is_st
 @pytest.mark.slow
 @in_a_fork
 def test_a_worker_that_never_comes_is_named(tmp_path):
-  addresses = launch.tf_configs(2)[0]["cluster"]["worker"]
+  addresses = free_addresses(2)
   settings = [*FOREVER, "Replicator.join_timeout = 2.0"]
   for present in (0, 1):
     of_each = [settings if index == present else None for index in range(2)]
@@ -73,7 +73,7 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
 @pytest.mark.slow
 @in_a_fork
 def test_a_port_that_is_taken_is_named_by_all(tmp_path):
-  addresses = launch.tf_configs(2)[0]["cluster"]["worker"]
+  addresses = free_addresses(2)
   settings = [*FOREVER, "Replicator.join_timeout = 10.0"]
   for index, address in enumerate(addresses):
     with (socket.create_server(("", int(address.rpartition(":")[2]))),

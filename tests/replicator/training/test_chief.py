@@ -1,19 +1,15 @@
 """Trackers of a training: they equal `metrics.jsonl` after each of its ends and resumes."""
 
-import os
-import signal
-
 import gin
 import numpy as np
 import pytest
 
-import replicator
 from replicator import Evaluation
-from replicator.app import config
 from replicator.errors import Preempted, RunFailed
 from tests.programs.counter import Counter
 from tests.programs.logs import timed_rows
 from tests.replicator.trackers.conftest import Memory
+from tests.replicator.training import runs
 
 memory = Memory()
 
@@ -33,11 +29,10 @@ def evaluate(counter):
 
 
 def train(workdir, steps, *bindings, before_call=None):
-  config.parse([], [
-      f"train.steps = {steps}", "train.log_every = 1", "train.eval_every = 4",
-      "train.checkpoint_every = 4", "train.trackers = [@remember()]", "Guard.signals = False",
-      *bindings])
-  replicator.train(Counter, None, evaluate, before_call, workdir=str(workdir))
+  runs.train(workdir, f"train.steps = {steps}", "train.eval_every = 4",
+             "train.checkpoint_every = 4", "train.trackers = [@remember()]",
+             "Guard.signals = False", *bindings, step=Counter, evaluate=evaluate,
+             before_call=before_call)
 
 
 def logged(workdir):
@@ -51,12 +46,8 @@ def spoil(counter, number):
 
 
 def test_a_run_that_is_stopped_and_resumed_has_one_record(tmp_path):
-  def stop(step, number):
-    if number == 5:
-      os.kill(os.getpid(), signal.SIGTERM)
-
   with pytest.raises(Preempted):
-    train(tmp_path, 10, before_call=stop)
+    train(tmp_path, 10, before_call=runs.stopping_at(5))
   assert list(memory.status.values()) == ["interrupted"]
   assert list(memory.records.values()) == [logged(tmp_path)]
   for _ in range(2):  # The second time, nothing is left to do.

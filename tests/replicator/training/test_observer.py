@@ -5,24 +5,17 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.app import config
 from replicator.training.observer import Observer, Training, current, observed_by
-
-SETTINGS = ["train.steps = 4", "train.steps_per_call = 2", "train.log_every = 2",
-            "train.eval_every = 0", "train.checkpoint_every = 2", "train.global_batch_size = 2"]
+from tests.programs.two_networks import Points
+from tests.replicator.training.runs import train
 
 
 def numbers(context):
   return tf.data.Dataset.from_tensors(tf.zeros([context.batch_size])).repeat()
 
 
-class Points:
-  """An example source."""
-
+class ManyPoints(Points):
   size = 1500
-
-  def load(self, index):
-    return tf.cast(index, tf.float32)
 
 
 class Recorder(Observer):
@@ -46,11 +39,11 @@ class Recorder(Observer):
 
 
 def test_an_observer_sees_the_training(tmp_path):
-  config.parse([], SETTINGS)
   recorder = Recorder()
   with observed_by(recorder):
-    step = replicator.train(lambda: lambda x: {"mean": tf.reduce_mean(x)}, numbers,
-                            workdir=str(tmp_path))
+    step = train(tmp_path, "train.steps = 4", "train.steps_per_call = 2", "train.log_every = 2",
+                 "train.checkpoint_every = 2", "train.global_batch_size = 2",
+                 step=lambda: lambda x: {"mean": tf.reduce_mean(x)}, inputs=numbers)
   assert recorder.events == [step, (0, [2, 2]), [[2]], "saved 2", (2, [2, 2]), "saved 4"]
   assert type(current()) is Observer
 
@@ -72,7 +65,7 @@ def test_the_trained_parameters_of_each_network_are_counted():
 
 
 @pytest.mark.parametrize("inputs, words", [
-    (None, "made by the step"), (numbers, "numbers"), (Points(), "Points, 1,500 examples")])
+    (None, "made by the step"), (numbers, "numbers"), (ManyPoints(), "ManyPoints, 1,500 examples")])
 def test_the_data_have_a_name(inputs, words):
   assert prepared(lambda: {}, inputs).data() == words
 

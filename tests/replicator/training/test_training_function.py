@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
 from replicator.training.training_function import TrainingFunction
+from tests.programs.closeness import nests_close
 from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
 
@@ -45,24 +46,17 @@ def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
   return history, [step.weights.numpy(), step.optimizer.averages[0].numpy()]
 
 
-def assert_equal(found, expected, rtol: float) -> None:
-  assert list(found[0]) == ["loss", "number", "noise"]
-  for name, values in expected[0].items():
-    np.testing.assert_allclose(found[0][name], values, rtol, err_msg=name)
-  np.testing.assert_allclose(found[1], expected[1], rtol)
-
-
 def test_replicas_steps_in_one_call_an_eager_call_and_xla_train_the_same(float64, run_eagerly):
   one, mirrored = Replicator("one_device"), Replicator("mirrored", logical_cpus=2)
   expected = train(one, 1)
   assert list(expected[0]["number"]) == list(range(6)) and len(set(expected[0]["noise"])) == 6
   for steps_per_call in (2, 6):
-    assert_equal(train(one, steps_per_call), expected, 1e-13)
+    nests_close(train(one, steps_per_call), expected, 1e-13)
   for replicator, steps_per_call in ((mirrored, 3), (Replicator("mirrored", logical_cpus=4), 1),
                                      (Replicator("central_storage", logical_cpus=2), 3)):
-    assert_equal(train(replicator, steps_per_call), expected, 1e-12)
-  assert_equal(train(Replicator("one_device", jit_compile=True), 3), expected, 1e-11)
-  assert_equal(train(mirrored, 3, run_eagerly), expected, 1e-12)
+    nests_close(train(replicator, steps_per_call), expected, 1e-12)
+  nests_close(train(Replicator("one_device", jit_compile=True), 3), expected, 1e-11)
+  nests_close(train(mirrored, 3, run_eagerly), expected, 1e-12)
 
 
 def call(step, replicator=None, inputs=None, **kwargs):

@@ -1,6 +1,5 @@
 """A run whose workdir is a URL is the run in a folder, and leaves nothing here."""
 
-import os
 import pathlib
 import tempfile
 
@@ -8,7 +7,6 @@ import pytest
 
 import replicator
 from replicator import compare, rerun
-from replicator.app import config
 from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.storage import mirror, urls
@@ -16,8 +14,9 @@ from replicator.workdir import lock, reader, remote
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import forked, wait_until
+from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks
-from tests.replicator.checkpoints.runs import train
+from tests.replicator.training.runs import stopping_at, train
 from tests.replicator.workdir.test_lock import ELSEWHERE
 
 SETTING = ["train.steps = 10", "train.eval_every = 0", "train.log_every = 5",
@@ -45,16 +44,7 @@ def url(tmp_path):
 
 
 def count(url: str, *bindings: str, before_call=None) -> Counter:
-  """Trains, and passes the URL on, which `runs.train` would make a path of."""
-  config.parse([], ["train.global_batch_size = 8", *SETTING, *bindings])
-  return replicator.train(Counter, None, None, before_call, workdir=url)
-
-
-def interrupt_at(number: int):
-  def interrupt(step, at):
-    if at == number:
-      os.kill(os.getpid(), 15)
-  return interrupt
+  return train(url, *SETTING, *bindings, step=Counter, before_call=before_call)
 
 
 def broken(monkeypatch, fails) -> None:
@@ -71,7 +61,7 @@ def broken(monkeypatch, fails) -> None:
 
 def test_a_run_is_stopped_and_goes_on_elsewhere(url, here, tmp_path, capsys):
   with pytest.raises(Preempted):
-    count(url, before_call=interrupt_at(7))
+    count(url, before_call=stopping_at(7))
   store = tmp_path / "store" / "run"
   assert checkpoint.steps_of(store / "checkpoints") == [5, 8]
   # What was logged after the last checkpoint is taken back.
@@ -151,8 +141,7 @@ def test_a_mistake_names_the_url(url):
   flags = lock.flags.experiment
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(lock.flags, "experiment", lambda: f"not-{flags()}")
-    with pytest.raises(UsageError, match=f"--workdir={url}: holds a run of the experiment"):
-      count(url)
+    assert f"--workdir={url}: holds a run of the experiment" in refusal(count, url)
 
 
 def test_workers_get_the_checkpoints_of_the_chief(url, tmp_path):

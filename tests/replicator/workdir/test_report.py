@@ -8,6 +8,7 @@ import re
 import pytest
 from PIL import Image
 
+from replicator.console.kernel import Place
 from replicator.workdir import report
 from replicator.workdir.writer import WorkdirWriter
 from tests.replicator.workdir.conftest import FACTS, Text, write_metrics
@@ -159,6 +160,6 @@ def test_a_short_report_is_brought_up_to_date_with_the_long_one(notebook, tmp_pa
 
 
 def test_it_has_the_newest_picture(notebook, workdir):
-  report.LiveReport(workdir).show()
+  report.show_report(workdir, Place())
   page = Text(notebook[0][0])
   assert len(page.images) == 1 and "step-00000300" in page.words

@@ -144,7 +144,6 @@ def test_reports_take_a_hundredth_of_the_time(tmp_path, monkeypatch):
 def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch):
   monkeypatch.setattr("sys.argv", ["program.py", "--gin_param=a.b = 'c d'"])
   monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-  monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
   monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
   WorkdirWriter(tmp_path, FACTS)
   said = facts(tmp_path)
@@ -154,7 +153,6 @@ def test_run_json_has_everything_that_a_repeated_run_needs(tmp_path, monkeypatch
   assert said["command"].endswith(""" '--gin_param=a.b = '"'"'c d'"'"''""")  # As a shell reads it.
   assert said["argv"] == ["--gin_param=a.b = 'c d'"] and said["working_directory"] == os.getcwd()
   assert said["program_file"] == os.path.abspath(__file__)
-  assert said["tf_config"] == {"cluster": {"worker": ["a:1"]}}
   assert said["environment"]["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
   assert said["versions"]["tensorflow"] == tf.__version__
   assert {"replicator", "gin-config"} < set(said["versions"])
