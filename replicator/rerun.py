@@ -26,8 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator.console import quiet
-from replicator.console.command import status_of
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.errors import RunFailed, UsageError
 from replicator.storage.urls import folder_of, is_url
 from replicator.workdir import provenance, reader

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from replicator.cluster import tf_config
 from replicator.console import gin_files, quiet
-from replicator.console.command import INTERRUPTED_STATUS
-from replicator.console.flags import experiment
+from replicator.console.command import INTERRUPTED_STATUS, experiment
 from replicator.console.formatting import labeled
 from replicator.console.status import Status
 

@@ -215,7 +215,7 @@ def test_a_missing_value_is_to_be_written_into_the_last_file():
 
 
 def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
-  monkeypatch.setattr(checks.flags, "experiment", lambda: "own_gan")
+  monkeypatch.setattr(checks.command, "experiment", lambda: "own_gan")
   written = write("config.gin", f"{statements.RECORD_HEADER}\nplanted.rate = 1.0\n")
   for files in ([], [written]):  # A run's own record is no file to write into.
     config.parse(files, [])
