@@ -25,7 +25,7 @@ from replicator.configuration.statements import CONSTANT
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.storage.urls import folder_of
-from replicator.training.observer import Observer, Training, run_until_prepared
+from replicator.training.observer import Training, run_until_prepared
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
@@ -92,10 +92,8 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     main = main or main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
-    builder = _Builder()
     with missing_values_reported():
-      run_until_prepared(main, builder, f"{folder}: its program")
-    training = builder.training
+      training = run_until_prepared(main, lambda training: training, f"{folder}: its program")
     loaded = training, Checkpoints(folder / "checkpoints", training.step).restore_step(step)
     if not before:
       stack.pop_all()
@@ -116,14 +114,6 @@ def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_tr
       raise
     where = "it is not there either" if is_trusted else "--yes looks for it there, too"
     raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
-
-
-class _Builder(Observer):
-  training: Training
-
-  def prepared(self, training: Training) -> None:
-    self.training = training
-    self.stop()
 
 
 def _process_remembered() -> contextlib.ExitStack:

@@ -6,11 +6,9 @@ With `--strategy=mirrored` it trains under that one only, and prints the losses 
 """
 
 import argparse
-import contextlib
 import json
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -24,7 +22,7 @@ from replicator.app import config
 from replicator.errors import first_line
 from replicator.strategies import strategy as strategies
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
@@ -53,41 +51,24 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Keras names start again, as in a new process.
-  maybe_eagerly = eagerly() if feature.eager else contextlib.nullcontext()
-  recorder = LossRecorder()
-  with observed_by(recorder), maybe_eagerly:
-    replicator.train(lambda: feature.make(REPLICAS[strategy]), Points(), workdir="")
-  return recorder.losses
-
-
-class LossRecorder(Observer):
-  """Runs the steps of a prepared training in place of the training loop, which writes files."""
-
-  losses: list[float]
-
-  def prepared(self, training: Training) -> None:
-    steps_per_call = gin.query_parameter("train.steps_per_call")
-    function = TrainingFunction(training.replicator, training.step, steps_per_call)
-    examples = stream(training.inputs, training.input_context, 0, steps_per_call)
-    calls = zip(range(0, STEPS, steps_per_call), examples, strict=False)
-    running = [function(first, batch) for first, batch in calls]
-    examples.close()
-    values = [result.fetch()[0] for result in running]
-    self.losses = [float(x) for by_name in values for name in sorted(by_name)
-                   if name != "staleness" for x in by_name[name]]
-    self.stop()
-
-
-@contextlib.contextmanager
-def eagerly() -> Iterator[None]:
-  """Runs compiled functions line by line inside."""
+  tf.config.run_functions_eagerly(feature.eager)
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
-    tf.config.run_functions_eagerly(True)
-    try:
-      yield
-    finally:
-      tf.config.run_functions_eagerly(False)
+    return run_until_prepared(lambda workdir: replicator.train(
+        lambda: feature.make(REPLICAS[strategy]), Points(), workdir=workdir), losses_of)
+
+
+def losses_of(training: Training) -> list[float]:
+  """Runs the steps of a prepared training in place of the training loop, which writes files."""
+  steps_per_call = gin.query_parameter("train.steps_per_call")
+  function = TrainingFunction(training.replicator, training.step, steps_per_call)
+  examples = stream(training.inputs, training.input_context, 0, steps_per_call)
+  calls = zip(range(0, STEPS, steps_per_call), examples, strict=False)
+  running = [function(first, batch) for first, batch in calls]
+  examples.close()
+  values = [result.fetch()[0] for result in running]
+  return [float(x) for by_name in values for name in sorted(by_name)
+          if name != "staleness" for x in by_name[name]]
 
 
 def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outcome:
