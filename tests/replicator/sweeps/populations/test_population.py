@@ -12,7 +12,8 @@ import pytest
 
 from replicator.sweeps import trials
 from replicator.sweeps.populations import lineage, population
-from replicator.sweeps.populations.population import Draw, following
+from replicator.sweeps.populations.lineage import Draw
+from replicator.sweeps.populations.population import following
 from replicator.sweeps.sweep_file import SweepFile
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
@@ -77,7 +78,7 @@ def test_a_perturbed_value_stays_between_the_ends_of_its_interval():
 
 def test_the_curve_of_a_copy_begins_at_its_donor():
   series = [{0: 9.0, 2: 1.0, 4: 0.5}, {0: 9.0, 1: math.nan, 2: 5.0, 3: 0.9, 4: 0.8}]
-  assert list(lineage.pieces(2, [[0, 0], [0, 1]], series)) == [
+  assert list(lineage.pieces(2, [[Draw({}), Draw({})], [Draw({}), Draw({}, 1)]], series)) == [
     (0, 0, [(0, 9.0), (2, 1.0)]), (0, 1, [(0, 9.0), (2, 5.0)]),
     (1, 0, [(2, 1.0), (4, 0.5)]), (1, 1, [(2, 1.0), (3, 0.9), (4, 0.8)])]
 
