@@ -239,9 +239,3 @@ def test_a_member_that_cannot_go_on_ends_the_sweep_with_one_line(params, message
   assert members.write_members(*params).run("--jobs=1") == 2
   (folder,) = members.folder.glob("trials/member=1_*")
   assert members.err == f"error: {message.format(folder.name.partition('_')[2])}\n"
-
-
-def test_slurm_is_refused_in_one_line(members):
-  assert members.write_members().run("--runner=slurm") == 2
-  assert members.err.startswith("error: sweep.population with --runner=slurm: ")
-  assert members.err.count("\n") == 1
