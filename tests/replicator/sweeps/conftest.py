@@ -106,10 +106,14 @@ class SweepCommand:
     path = self.folder / "trials" / name / "metrics.jsonl"
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
+  def held(self) -> list[pathlib.Path]:
+    """The folders of the trials that wait for the file `hold` to go."""
+    return [path.parents[1] for path in self.folder.glob("trials/*/checkpoints/step-00000002")
+            if not path.with_name("step-00000003").exists()]
+
   def is_held(self) -> bool:
-    """Whether two trials wait for the file `hold` to go."""
-    states = [path.read_text() for path in self.folder.glob("trials/*/state")]
-    return states.count("2") == 2
+    """Whether two trials wait."""
+    return len(self.held()) == 2
 
   def study(self) -> optuna.Study:
     """The only study in the sweep's journal."""

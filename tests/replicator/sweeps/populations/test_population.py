@@ -91,9 +91,8 @@ def members(sweep):
   """A sweep of four members over three generations of two steps."""
   def write(*params: str, **settings):
     return sweep.write(**{
-      "experiment": str(pathlib.Path(__file__).with_name("tiny_member.py")), "grid": None,
-      "seeds": None, "params": ["train.steps = 6", *params], "trials": 4, "interval": 2,
-      "population": {"lr": ("log_uniform", 0.01, 2.0)}, **settings})
+      "grid": None, "seeds": None, "params": ["train.steps = 6", *params], "trials": 4,
+      "interval": 2, "population": {"lr": ("log_uniform", 0.01, 2.0)}, **settings})
 
   sweep.write_members = write
   return sweep
@@ -208,14 +207,14 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(tmp_p
 
 
 def test_a_member_that_fails_or_has_no_finite_metric_is_replaced(members):
-  assert members.write_members("fail = 2", "lost = 3").run() == 0
+  assert members.write_members("fail = 3", "only = 2", "lost = 3").run() == 0
   assert "member=2" in members.out and "(failed) copies member=" in members.out
   assert "member=3" in members.out and "(nan) copies member=" in members.out
   assert members.statuses() == ["done"] * 4
 
 
 def test_a_population_whose_members_all_fail_ends(members):
-  assert members.write_members("fail = -1").run() == 1
+  assert members.write_members("fail = 3").run() == 1
   assert "generation 2 of 3: 0 of 4 done, 4 failed" in members.out
 
 
@@ -230,8 +229,8 @@ def test_explain_says_what_would_run(members):
 
 
 @pytest.mark.parametrize("params, message", [
-  (["saves = 0"], "sweep.population: member=1_{} has no checkpoint of step 2; bind "
-                  "train.checkpoint_every"),
+  (["saves = False"], "sweep.population: member=1_{} has no checkpoint of step 2; bind "
+                      "train.checkpoint_every"),
   (["until = 1"], "sweep.metric = 'eval/loss': member=1_{} has none at step 2, the end of a "
                   "generation; train.patience and sweep.interval do not go together"),
 ])
