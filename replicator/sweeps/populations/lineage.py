@@ -38,7 +38,7 @@ def pieces(interval: int, generations: Sequence[Generation],
 
   Args:
     interval: the steps of a generation.
-    generations: all of them, in order.
+    generations: what was drawn for each, from the first on.
     series: by member, the values of the metric by step; those that are not finite are left out.
   """
   for generation, members in enumerate(generations):
