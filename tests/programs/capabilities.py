@@ -6,9 +6,11 @@ With `--strategy=mirrored` it trains under that one only, and prints the losses 
 """
 
 import argparse
+import contextlib
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import gin
@@ -51,9 +53,7 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
       f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
       f"Replicator.logical_cpus = {cpus}", *bindings])
   keras.backend.clear_session()  # Keras names start again, as in a new process.
-  tf.config.run_functions_eagerly(feature.eager)
-  with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+  with eagerly() if feature.eager else contextlib.nullcontext():
     return run_until_prepared(lambda workdir: replicator.train(
         lambda: feature.make(REPLICAS[strategy]), Points(), workdir=workdir), losses_of)
 
@@ -69,6 +69,18 @@ def losses_of(training: Training) -> list[float]:
   values = [result.fetch()[0] for result in running]
   return [float(x) for by_name in values for name in sorted(by_name)
           if name != "staleness" for x in by_name[name]]
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+  """Runs compiled functions line by line inside."""
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+    tf.config.run_functions_eagerly(True)
+    try:
+      yield
+    finally:
+      tf.config.run_functions_eagerly(False)
 
 
 def outcome(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> Outcome:
