@@ -193,11 +193,6 @@ class Feature:
   precision: str = "float64"
   eager: bool = False
 
-  @property
-  def tolerance(self) -> float:
-    """How far losses may be from the reference, relative; further ones mean another training."""
-    return 1e-9 if self.precision == "float64" else 1e-2
-
 
 FEATURES = {
     "`GlobalBatchNorm`": Feature(lambda _: Regression(replicator.GlobalBatchNorm())),

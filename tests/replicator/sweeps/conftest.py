@@ -69,10 +69,6 @@ class SweepCommand:
   def arguments(self, *flags: str) -> list[str]:
     return [f"--sweep_file={self.file}", f"--workdir={self.folder}", "--jobs=2", *flags]
 
-  def words(self) -> list[str]:
-    """The command line of a user."""
-    return [sys.executable, "-m", "experiments.sweep", *self.arguments()]
-
   def run(self, *flags: str) -> int:
     status = command.main(self.arguments(*flags))
     self.out, self.err = self._capsys.readouterr()

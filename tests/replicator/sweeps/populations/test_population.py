@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(tmp_p
   def state(run: pathlib.Path) -> dict[str, np.ndarray]:
     return checkpoint.read(run / "checkpoints")
 
-  finish(sweep.words())
+  finish([sys.executable, "-m", "experiments.sweep", *sweep.arguments()])
   found = {path: trials.read_record(path) for path in sweep.folder.glob("trials/*")}
   assert sorted(bool(record.parent) for record in found.values()) == [False, True]
   for path, record in found.items():
