@@ -16,13 +16,6 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 # ---- Values -------------------------------------------------------------------------------------
 
 
-def test_parsing_again_forgets_the_earlier_configuration():
-  config.parse([], ["train.steps = 1"])
-  config.parse([], ["train.seed = 2"])
-  with pytest.raises(ValueError):
-    value("train.steps")
-
-
 @pytest.mark.parametrize("binding, expected", [
     ("planted.pair = [3, 4]", [3, 4]), ("planted.rate = \\\n  2.5", 2.5),
     ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("takes_any.color = 'red'", "red"),

@@ -79,15 +79,6 @@ def test_silence_counts_over_what_was_done_before_and_nothing_is_said_of_nothing
   assert out.getvalue() == "compiling: 1s\n"
 
 
-def test_nothing_is_said_after_the_end():
-  out, clock = io.StringIO(), Clock()
-  with Status(Console(file=out, force_terminal=False), clock) as status:
-    status.doing("loading")
-  clock.now += 100
-  status.beat()
-  assert out.getvalue() == ""
-
-
 def test_a_terminal_shows_one_line_that_goes_away():
   out, clock = io.StringIO(), Clock()
   console = Console(file=out, force_terminal=True, width=60, color_system=None,
