@@ -43,8 +43,7 @@ from models.vision.images.image_source import ImageSource
 from models.vision.sources import FORMS, named
 from replicator import UsageError, atomic
 from replicator.app import load
-from replicator.console import command
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.errors import first_line, nearest
 from replicator.storage.urls import folder_of, is_url, refuse_url
@@ -54,7 +53,7 @@ _FEATURES = ("inception", "efficientnet", "classifier")
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words)), argv)
+  return status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

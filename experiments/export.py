@@ -26,15 +26,14 @@ from models.export import card, formats, networks
 from models.export.networks import ExportedNetwork
 from replicator import atomic
 from replicator.app import load
-from replicator.console import command
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.workdir import reader
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words)), argv)
+  return status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -25,8 +25,7 @@ from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from replicator import UsageError, atomic
 from replicator.app import load
-from replicator.console import command
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.errors import RunFailed
 
@@ -37,7 +36,7 @@ _FRAMES_PER_SECOND = 50  # At most; more is not seen.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words)), argv)
+  return status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -30,8 +30,7 @@ from models.vision.images import grid, write
 from models.vision.images.decode import as_array, as_image
 from replicator import UsageError, rerun
 from replicator.app import load
-from replicator.console import command
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.storage.urls import folder_of, refuse_url
@@ -45,7 +44,7 @@ _FRAMES = {".png": 8, ".webp": 30}  # From one code, or class, to the next.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words)), argv)
+  return status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

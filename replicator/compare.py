@@ -18,8 +18,7 @@ from rich.table import Column, Table
 
 from replicator import atomic
 from replicator.configuration import differences
-from replicator.console.command import status_of
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
 from replicator.storage.urls import refuse_url

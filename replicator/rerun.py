@@ -26,8 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replicator.console import quiet
-from replicator.console.command import status_of
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.errors import RunFailed, UsageError
 from replicator.storage.urls import folder_of, is_url
 from replicator.workdir import provenance, reader
@@ -35,16 +34,26 @@ from replicator.workdir import provenance, reader
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Replaces this process by the new run; returns an exit status only if it does not start."""
-  return status_of(lambda words: _rerun(_parse(words)), argv, describe=None)
+  return status_of(_rerun, argv, describe=None)
 
 
-def _rerun(flags: argparse.Namespace) -> int:
+def _rerun(words: list[str]) -> int:
+  parser = Parser(description="Runs a run again, from the files of its workdir.")
+  parser.add_argument("run", metavar="RUN", type=os.path.expanduser,
+                      help="the workdir of a run, a folder or a URL")
+  parser.add_argument("--workdir", metavar="DIR", type=os.path.expanduser,
+                      help="the workdir of the new run; by default RUN-rerun")
+  parser.add_argument("--exact", action="store_true",
+                      help="do not start if the code, the versions or the machine differ")
+  parser.add_argument("--yes", action="store_true",
+                      help="start the command without a question, as a script must")
+  flags = parser.parse_args(words)
   run = folder_of(flags.run).resolve()
   facts = read_facts(run)
   workdir = flags.workdir or f"{flags.run.rstrip('/') if is_url(flags.run) else run}-rerun"
   workdir = workdir if is_url(workdir) else str(pathlib.Path(workdir).resolve())
-  words, variables = make_command(run, facts, workdir), make_environment(facts)
-  shown = _shown(words, facts["working_directory"], variables)
+  command, variables = make_command(run, facts, workdir), make_environment(facts)
+  shown = _shown(command, facts["working_directory"], variables)
   if not flags.yes and not sys.stdin.isatty():
     raise UsageError(f"{run}/run.json: its command is not started unseen: {shown}; read it, and "
                      "write --yes to start it")
@@ -59,20 +68,7 @@ def _rerun(flags: argparse.Namespace) -> int:
   if not flags.yes and input("Start this command? [y/N] ").strip().lower() not in ("y", "yes"):
     raise RunFailed("not started, because the answer was not yes")
   os.chdir(facts["working_directory"])
-  os.execve(words[0], words, variables)
-
-
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  parser = Parser(description="Runs a run again, from the files of its workdir.")
-  parser.add_argument("run", metavar="RUN", type=os.path.expanduser,
-                      help="the workdir of a run, a folder or a URL")
-  parser.add_argument("--workdir", metavar="DIR", type=os.path.expanduser,
-                      help="the workdir of the new run; by default RUN-rerun")
-  parser.add_argument("--exact", action="store_true",
-                      help="do not start if the code, the versions or the machine differ")
-  parser.add_argument("--yes", action="store_true",
-                      help="start the command without a question, as a script must")
-  return parser.parse_args(argv)
+  os.execve(command[0], command, variables)
 
 
 def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:

@@ -32,8 +32,7 @@ from models.vision.shards import sharded_images
 from models.vision.sources import FORMS, open_encoded
 from replicator import UsageError
 from replicator.configuration import operative
-from replicator.console import command
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import first_line
@@ -44,7 +43,7 @@ _TRIAL = (64, 64, 3)  # To see whether an image can be decoded; large JPEG files
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words)), argv)
+  return status_of(lambda words: _run(_parse(words)), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

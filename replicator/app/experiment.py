@@ -30,9 +30,8 @@ from replicator.cluster import tf_config
 from replicator.configuration import reference
 from replicator.configuration.checks import missing_values_reported
 from replicator.console import start
-from replicator.console.command import status_of
+from replicator.console.command import Parser, program, status_of
 from replicator.console.error_line import in_one_line
-from replicator.console.flags import Parser, program
 from replicator.errors import (
   PREEMPTED_STATUS,
   OneLineError,

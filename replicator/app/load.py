@@ -1,12 +1,16 @@
 """`load`: the trained step of a run, from the files of its workdir."""
 
+import ast
 import contextlib
+import importlib
+import importlib.util
 import os
 import pathlib
 import random
 import sys
+import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -15,17 +19,17 @@ import tensorflow as tf
 
 from replicator import rerun
 from replicator.app import config
-from replicator.app.program import main_of_run
+from replicator.app.experiment import main_of
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import annotations, operative, statements
 from replicator.configuration.checks import missing_values_reported
 from replicator.configuration.configurables import binding_name, result_of
 from replicator.configuration.gin_internals import current_bindings, registry, unlock
 from replicator.configuration.statements import CONSTANT
-from replicator.errors import UsageError
+from replicator.errors import UsageError, first_line
 from replicator.step import context
 from replicator.storage.urls import folder_of
-from replicator.training.observer import Observer, Training, run_until_prepared
+from replicator.training.observer import Training, run_until_prepared
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
@@ -92,10 +96,8 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     main = main or main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = True
-    builder = _Builder()
     with missing_values_reported():
-      run_until_prepared(main, builder, f"{folder}: its program")
-    training = builder.training
+      training = run_until_prepared(main, lambda training: training, f"{folder}: its program")
     loaded = training, Checkpoints(folder / "checkpoints", training.step).restore_step(step)
     if not before:
       stack.pop_all()
@@ -116,14 +118,6 @@ def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_tr
       raise
     where = "it is not there either" if is_trusted else "--yes looks for it there, too"
     raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
-
-
-class _Builder(Observer):
-  training: Training
-
-  def prepared(self, training: Training) -> None:
-    self.training = training
-    self.stop()
 
 
 def _process_remembered() -> contextlib.ExitStack:
@@ -166,3 +160,88 @@ def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, s
       raise UsageError(f"{folder}: has {name} = {then}, and this process {now}, which the step "
                        "would read when it is called; load the run in a process of its own, or "
                        "after gin.clear_config()")
+
+
+# ---- The program of a run ------------------------------------------------------------------------
+
+
+def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
+  """The `main` that the program of a run passes to `replicator.app.run`; it is not called.
+
+  `facts` are those of `run.json`. The program is imported under its own name, so that its classes
+  are those that `import` gives, and then its block `if __name__ == "__main__":` runs up to the call
+  of `app.run`, with the command line of the run.
+
+  Raises:
+    UsageError: the program is missing, cannot be imported, or has no such block.
+  """
+  words, file = facts["program"], facts["program_file"]
+  if file is None:
+    raise UsageError("the run was trained in a notebook, and has no program; write "
+                     "replicator.load(run, main=...), with the function that called train")
+  name = words[1] if words[:1] == ["-m"] else None
+  found = []
+
+  def program() -> None:
+    found.append(_imported(name, file))
+
+  arguments, sys.argv = sys.argv, [str(file), *facts["argv"]]
+  try:
+    main = main_of(program)
+    if main is None:
+      main = main_of(lambda: _run_main_block(found[0]))
+    elif not found:
+      raise UsageError(f"{name or file}: calls app.run(main) when it is imported; write "
+                       'if __name__ == "__main__": above the call')
+  finally:
+    sys.argv = arguments
+  if main is None:
+    raise UsageError(f"{name or file}: does not call replicator.app.run(main) in a block "
+                     'if __name__ == "__main__":, as an experiment does')
+  return main
+
+
+def _imported(name: str | None, file: str) -> types.ModuleType:
+  try:
+    if name is None:
+      return _module_of_file(file)
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+      name, spec = f"{name}.__main__", importlib.util.find_spec(f"{name}.__main__")
+    if spec is None:
+      raise UsageError("there is no such module")
+    return _loaded_from(str(spec.origin)) or importlib.import_module(name)
+  except Exception as error:  # A program may raise any.
+    where = "" if name is None else f" (it was run from {os.path.dirname(file)})"
+    raise UsageError(f"the program of the run, {name or file}, cannot be imported: "
+                     f"{first_line(error)}{where}") from error
+
+
+def _module_of_file(file: str) -> types.ModuleType:
+  """The module of a program that was started as `python file.py`."""
+  if loaded := _loaded_from(file):
+    return loaded
+  if not os.path.isfile(file):
+    raise UsageError("the file is missing; put it back")
+  name = pathlib.Path(file).stem
+  if name in sys.modules:
+    raise UsageError(f"another module is called '{name}'; load the run in a process of its own")
+  folder = os.path.dirname(file)
+  if folder not in sys.path:  # Python puts it there for the modules beside a program.
+    sys.path.insert(0, folder)
+  return importlib.import_module(name)
+
+
+def _loaded_from(file: str) -> types.ModuleType | None:
+  """The module that this process has of a file; also if it is the program that runs."""
+  return next((module for module in list(sys.modules.values())
+               if getattr(module, "__file__", None) and os.path.isfile(file)
+               and os.path.abspath(module.__file__ or "") == os.path.abspath(file)), None)
+
+
+def _run_main_block(module: types.ModuleType) -> None:
+  file = str(module.__file__)
+  tree = ast.parse(pathlib.Path(file).read_bytes(), file)
+  body = [statement for block in tree.body if isinstance(block, ast.If)
+          and ast.unparse(block.test) == "__name__ == '__main__'" for statement in block.body]
+  exec(compile(ast.Module(body, []), file, "exec"), vars(module))

@@ -16,7 +16,6 @@ from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
 
-_NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int), int: (int,)}
 _LITERALS = (bool, int, float, str, bytes, list, tuple, dict, type(None))
 _UNKNOWN = object()
 
@@ -70,8 +69,8 @@ def fits(value: Any, hint: Any) -> bool:
     return True
   if isinstance(value, gin.config.ConfigurableReference):
     return _reference_fits(value, wanted)
-  if wanted in _NUMBERS:
-    return isinstance(value, _NUMBERS[wanted]) and not isinstance(value, bool)
+  if wanted in (int, float):
+    return isinstance(value, (int, wanted)) and not isinstance(value, bool)
   if issubclass(wanted, collections.abc.Mapping) and isinstance(value, dict):
     key, item = arguments or (Any, Any)
     return all(fits(k, key) and fits(each, item) for k, each in value.items())

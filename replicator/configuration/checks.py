@@ -14,7 +14,7 @@ from replicator.configuration import annotations
 from replicator.configuration.configurables import parameters, short_name
 from replicator.configuration.gin_internals import Values, current_bindings, registry
 from replicator.configuration.statements import MACRO, Binding, last_read
-from replicator.console import flags, gin_files
+from replicator.console import command, gin_files
 from replicator.errors import UsageError, nearest
 
 _MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
@@ -196,7 +196,7 @@ def missing_value(error: Exception) -> str | None:
                if binding.selector == matches[0] and binding.parameter == missing[0]]
   files = [binding.file for binding in last_read() if binding.file and not binding.is_record]
   binding = f"{found['name']}.{missing[0]} = ..."
-  configs = ", ".join(_configs_of(flags.experiment()))
+  configs = ", ".join(_configs_of(command.experiment()))
   remedy = (f"write {binding} in {files[-1]}, or with --gin_param" if files
             else f"write --gin_file=F, where F is one of {configs}" if configs
             else f"write {binding} with --gin_param")
@@ -206,6 +206,6 @@ def missing_value(error: Exception) -> str | None:
 
 def _configs_of(experiment: str) -> list[str]:
   """The files right in `configs/` that show a command of an experiment."""
-  command = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
+  shown = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
   return [name for name in gin_files.named() if name.count("/") == 1
-          and command.search(pathlib.Path(gin_files.found(name)).read_text(errors="ignore"))]
+          and shown.search(pathlib.Path(gin_files.found(name)).read_text(errors="ignore"))]

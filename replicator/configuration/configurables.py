@@ -9,7 +9,7 @@ import gin
 
 from replicator import moved
 from replicator.configuration.gin_internals import match, registry
-from replicator.console import flags
+from replicator.console import command
 from replicator.errors import UsageError, nearest
 
 
@@ -84,7 +84,7 @@ def renamed(selector: str, parameter: str = "") -> tuple[str, str] | None:
     return selector, parameter
   owner = owners[0] if owners else selector
   if owner.startswith("__main__."):  # The running program, which the table has by its own name.
-    owner = owner.replace("__main__", flags.program()[-1], 1)
+    owner = owner.replace("__main__", command.program()[-1], 1)
   if any(map(moved.remedy, [f"{owner}.{parameter}", *([] if owners else [selector])])):
     return None
   new_owner, _, new_parameter = (moved.new_name(f"{owner}.{parameter}") or "").rpartition(".")

@@ -1,11 +1,17 @@
-"""The frame of a command: its words, its exit status, and the line that it prints on failure."""
+"""The frame of a command: its flags, its name, its exit status, and the line on its failure."""
 
+import argparse
+import os
+import pathlib
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from replicator.console.error_line import in_one_line
-from replicator.errors import USAGE_STATUS, RunFailed, UsageError, chain_of, first_line
+from replicator.errors import USAGE_STATUS, RunFailed, UsageError, chain_of, first_line, nearest
 
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 
@@ -39,3 +45,61 @@ def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
       traceback.print_exc()
     print(f"{prefix}: {line}", file=sys.stderr)
     return status
+
+
+class Parser(argparse.ArgumentParser):
+  """Raises a UsageError, with a hint or the `usage`, for a bad command line; no abbreviations."""
+
+  def __init__(self, prog: str | None = None, **options: Any):
+    super().__init__(prog=prog or shlex.join(program()), allow_abbrev=False, **options)
+
+  def add_configuration(self) -> None:
+    """Adds `--gin_file`, `--gin_param` and `--debug`."""
+    self.add_argument("--gin_file", action="append", default=[], metavar="F",
+                      type=os.path.expanduser,
+                      help="a gin file; further ones add to the first and override it")
+    self.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
+                      help="a gin binding; overrides the files")
+    self.add_argument("--debug", action="store_true", help="show tracebacks")
+
+  def error(self, message: str) -> NoReturn:
+    """Raises the UsageError; argparse calls it."""
+    if self.usage:
+      usage = self.format_usage().removeprefix("usage: ").strip()
+      raise UsageError(f"command line: {message}; usage: {usage}")
+    flags = [option for action in self._actions for option in action.option_strings]
+    unknown = message.partition("unrecognized arguments: ")[2]
+    raise UsageError(f"command line: {message}.{_meant(unknown, flags) if unknown else ''}")
+
+
+def _meant(words: str, flags: list[str]) -> str:
+  """A hint on what words that no flag takes may mean."""
+  first = words.split(" ")[0]
+  binding = re.match(r"-*([\w/]+(?:\.\w+)+)\s*=\s*(\S+)", words)
+  if "--gin_file" in flags and first.endswith(".gin") and not first.startswith("-"):
+    return f" Write --gin_file={first}"
+  if "--gin_param" in flags and binding:
+    return f' Write --gin_param="{binding[1]} = {binding[2]}"'
+  name, _, value = first.lstrip("-").partition("=")
+  hint = nearest(name, [flag.lstrip("-") for flag in flags]).replace("'", "'--", 1)
+  if value and not hint and "--gin_param" in flags:
+    return f' A setting is written as --gin_param="owner.{name} = {value}"'
+  return hint
+
+
+def experiment() -> str:
+  """The name of the running experiment: that of its module or file."""
+  name = _module()
+  return name.rpartition(".")[2] if name else pathlib.Path(sys.argv[0]).stem
+
+
+def program() -> list[str]:
+  """The words that start this program: `python -m package.module` or `python file.py`."""
+  name = _module()
+  return ["python", "-m", name] if name else ["python", sys.argv[0]]
+
+
+def _module() -> str:
+  """The module that `python -m` runs, such as `replicator.doctor`; empty for a file."""
+  spec = sys.modules["__main__"].__spec__
+  return spec.name.removesuffix(".__main__") if spec else ""

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from replicator.cluster import tf_config
 from replicator.console import gin_files, quiet
-from replicator.console.command import INTERRUPTED_STATUS
-from replicator.console.flags import experiment
+from replicator.console.command import INTERRUPTED_STATUS, experiment
 from replicator.console.formatting import labeled
 from replicator.console.status import Status
 
@@ -49,7 +48,11 @@ def begin(argv: Sequence[str]) -> None:
     stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
     signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
   _status = Status().__enter__()
-  flags = _parsed(argv)
+  # The flags that are announced; who reads the command line later reports its mistakes.
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  parser.add_argument("--gin_file", action="append", nargs="?", default=[])
+  parser.add_argument("--workdir", nargs="?")
+  flags, _ = parser.parse_known_args(argv)
   files = [gin_files.found(name) for name in flags.gin_file if name]
   _status.note(labeled("experiment", ", ".join([experiment(), *files])))
   if not flags.workdir and not tf_config.are_several(os.environ):
@@ -84,14 +87,6 @@ def new_workdir() -> str:
 def is_chief() -> bool:
   """Whether this process is the chief of its run, by an environment that is not checked yet."""
   return tf_config.number_of(os.environ) == 0
-
-
-def _parsed(argv: Sequence[str]) -> argparse.Namespace:
-  """The flags that are announced; who reads the command line later reports its mistakes."""
-  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-  parser.add_argument("--gin_file", action="append", nargs="?", default=[])
-  parser.add_argument("--workdir", nargs="?")
-  return parser.parse_known_args(argv)[0]
 
 
 def _end_at_once(stderr: int) -> None:

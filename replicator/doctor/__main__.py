@@ -24,9 +24,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from replicator.console import command, quiet
+from replicator.console import quiet
+from replicator.console.command import Parser, status_of
 from replicator.console.error_line import in_one_line
-from replicator.console.flags import Parser
 from replicator.doctor.experiment import hand_over, load
 from replicator.doctor.scaling import model
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
@@ -35,7 +35,7 @@ from replicator.errors import UsageError
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(_check, argv, lambda error: f"{in_one_line(error)}{_hint(error)}")
+  return status_of(_check, argv, lambda error: f"{in_one_line(error)}{_hint(error)}")
 
 
 def _check(words: list[str]) -> int:

@@ -24,7 +24,7 @@ from replicator.step import context
 from replicator.step.variables import variables_of
 from replicator.tracing import python_draws
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training, run_until_prepared
+from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
@@ -53,47 +53,39 @@ def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRe
   Raises a UsageError as `run_until_prepared` does, and if the experiment fixes another precision.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
-  recorder = _ReplicaRecorder(steps, precision)
-  run_until_prepared(main, recorder)
-  return recorder.recording
+  return run_until_prepared(
+      main, lambda training: _ReplicaRecorder(training, precision).recording(training, steps))
 
 
-class _ReplicaRecorder(Observer):
-  """Runs the steps of a prepared training itself, and stops the training before its loop."""
+class _ReplicaRecorder:
+  """Runs the steps of a prepared training itself."""
 
-  recording: ReplicaRecording
-
-  def __init__(self, steps: int, precision: str):
-    self._steps = steps
-    self._precision = precision
-
-  def prepared(self, training: Training) -> None:
-    if keras.config.dtype_policy().name != self._precision:
+  def __init__(self, training: Training, precision: str):
+    if keras.config.dtype_policy().name != precision:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
+    self._precision = precision
     self._variables = variables_of(training.step)
     self._paths = {id(v): path for path, v in self._variables.items()}
     self._evidence = inspection.Evidence(training.step)
-    quantities = self._run(training)
-    self._evidence.microbatched = any(
-        selector == "replicator.microbatch" and "n" in values
-        for (_, selector), values in operative_config().items())
-    self.recording = ReplicaRecording(quantities, training.replicator.worker_id == 0,
-                                      training.input_context.global_batch_size, self._evidence)
-    self.stop()
 
-  def _run(self, training: Training) -> dict[Key, np.ndarray]:
+  def recording(self, training: Training, steps: int) -> ReplicaRecording:
+    """Runs the steps, and returns what they were."""
     quantities = self._read(0)
     one_step = functools.partial(self._one_step, training.step)
     with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
-      for number, batch in zip(range(1, self._steps + 1), batches, strict=False):
+      for number, batch in zip(range(1, steps + 1), batches, strict=False):
         if training.before_call:
           training.before_call(training.step, number - 1)
         outputs = training.replicator.run(one_step, batch)[0]
         quantities.update({(number, kind, name): value.numpy()
                            for (_, kind, name), value in sorted(outputs.items())})
         quantities.update(self._read(number))
-    return quantities
+    self._evidence.microbatched = any(
+        selector == "replicator.microbatch" and "n" in values
+        for (_, selector), values in operative_config().items())
+    return ReplicaRecording(quantities, training.replicator.worker_id == 0,
+                            training.input_context.global_batch_size, self._evidence)
 
   def _read(self, number: int) -> dict[Key, np.ndarray]:
     values = {path: v.numpy() for path, v in self._variables.items() if isinstance(v, tf.Variable)}

@@ -20,8 +20,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from replicator.console.command import status_of
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.errors import UsageError
 from replicator.launch import files, ray, spark
 from replicator.launch.machines import Machines

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from replicator.console import gin_files, programs
-from replicator.console.command import status_of
-from replicator.console.flags import Parser
+from replicator.console.command import Parser, status_of
 from replicator.errors import UsageError, nearest
 
 _TEMPLATE = pathlib.Path(__file__).parent / "template"

@@ -11,8 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from replicator.console import command
-from replicator.console.flags import Parser, program
+from replicator.console.command import Parser, program, status_of
 from replicator.errors import PREEMPTED_STATUS, UsageError
 from replicator.storage.urls import refuse_url
 from replicator.sweeps import results, sweep_file
@@ -26,7 +25,7 @@ RUNNERS = {"local": local.run, "slurm": slurm.run, "ray": ray_tasks.run}
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(_start, argv)
+  return status_of(_start, argv)
 
 
 def _start(words: list[str]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from replicator.console.error_line import in_one_line
-from replicator.console.progress import Progress
+from replicator.console.status import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, first_line
 from replicator.trackers.sync import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import keras
 
@@ -19,6 +19,8 @@ from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
 from replicator.training.inputs import InputContext, Inputs, num_examples
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,16 +93,25 @@ def observed_by(observer: Observer) -> Iterator[None]:
     _observer = previous
 
 
-def run_until_prepared(main: Callable[[str], None], observer: Observer,
-                       name: str = "the experiment") -> None:
-  """Runs a program, already configured, for an observer that stops it when it is prepared.
+def run_until_prepared(main: Callable[[str], None], look: Callable[[Training], _T],
+                       name: str = "the experiment") -> _T:
+  """Runs a program, already configured, until its training is prepared; returns what `look` does.
 
-  Nothing is trained or evaluated, and nothing is left on the disk. Raises a UsageError if the
-  program, which errors call by its `name`, does not call `replicator.train`; and what it raises.
+  `look` is called inside `train`. Nothing else is trained or evaluated, and nothing is left on the
+  disk. Raises a UsageError if the program, which errors call by its `name`, does not call
+  `replicator.train`; and what it raises.
   """
-  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(observer):
+  found: list[_T] = []
+
+  class Looking(Observer):
+    def prepared(self, training: Training) -> None:
+      found.append(look(training))
+      self.stop()
+
+  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, observed_by(Looking()):
     main(workdir)
     raise UsageError(f"{name} did not call replicator.train, so there is no step")
+  return found[0]
 
 
 def current() -> Observer:

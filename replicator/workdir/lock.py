@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from replicator import atomic
-from replicator.console import flags
+from replicator.console import command
 from replicator.errors import RunFailed, UsageError
 from replicator.storage.mirror import Mirror
 from replicator.workdir import reader
@@ -73,10 +73,10 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
     UsageError: another process owns the folder, it holds a run of another experiment, or it
       cannot be written.
   """
-  experiment = reader.read_facts(workdir).get("experiment", flags.experiment())
-  if experiment != flags.experiment():
+  experiment = reader.read_facts(workdir).get("experiment", command.experiment())
+  if experiment != command.experiment():
     raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{flags.experiment()}'; write another folder")
+                     f"'{command.experiment()}'; write another folder")
   with contextlib.ExitStack() as stack:
     try:
       workdir.mkdir(parents=True, exist_ok=True)

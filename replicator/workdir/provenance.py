@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from replicator.console.flags import experiment, program
+from replicator.console.command import experiment, program
 from replicator.workdir import reader
 
 DIFF = "changes.diff"  # The file of a workdir with the uncommitted changes of the code.

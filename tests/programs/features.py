@@ -193,30 +193,20 @@ class Feature:
   precision: str = "float64"
   eager: bool = False
 
-  @property
-  def tolerance(self) -> float:
-    """How far losses may be from the reference, relative; further ones mean another training."""
-    return 1e-9 if self.precision == "float64" else 1e-2
-
-
-def with_layer(make_layer: Callable[..., keras.layers.Layer], *args, **kwargs) -> Feature:
-  """The feature of a layer."""
-  return Feature(lambda _: Regression(make_layer(*args, **kwargs)))
-
 
 FEATURES = {
-    "`GlobalBatchNorm`": with_layer(replicator.GlobalBatchNorm),
+    "`GlobalBatchNorm`": Feature(lambda _: Regression(replicator.GlobalBatchNorm())),
     "`GlobalBatchNorm(groups)`, one replica a group": Feature(lambda replicas: Regression(
         replicator.GlobalBatchNorm(groups=[[i] for i in range(replicas)]))),
     "`SpectralNorm`": Feature(lambda _: Regression(
         replicator.SpectralNorm(keras.layers.Dense(UNITS)))),
-    "`Dropout`": with_layer(replicator.Dropout, 0.5),
-    "Keras `BatchNormalization`": with_layer(keras.layers.BatchNormalization),
-    "Keras `BatchNormalization(synchronized=True)`": with_layer(
-        keras.layers.BatchNormalization, synchronized=True),
+    "`Dropout`": Feature(lambda _: Regression(replicator.Dropout(0.5))),
+    "Keras `BatchNormalization`": Feature(lambda _: Regression(keras.layers.BatchNormalization())),
+    "Keras `BatchNormalization(synchronized=True)`": Feature(
+        lambda _: Regression(keras.layers.BatchNormalization(synchronized=True))),
     "Keras `SpectralNormalization`": Feature(lambda _: Regression(
         keras.layers.SpectralNormalization(keras.layers.Dense(UNITS)))),
-    "Keras `Dropout`": with_layer(keras.layers.Dropout, 0.5),
+    "Keras `Dropout`": Feature(lambda _: Regression(keras.layers.Dropout(0.5))),
     "Keras `SeedGenerator`": Feature(lambda _: KerasNoisy()),
     "Keras optimizer with `use_ema`": Feature(
         lambda _: Regression(keras_options={"use_ema": True})),

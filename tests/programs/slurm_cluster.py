@@ -68,37 +68,31 @@ def running(folder: pathlib.Path, port: int) -> Iterator[None]:
   """
   with pathlib.Path("/tmp/replicator-slurm.lock").open("w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with _running(folder, port):
+    (folder / "state").mkdir(parents=True)
+    configuration = folder / "slurm.conf"
+    configuration.write_text(
+        CONFIGURATION.format(folder=folder, port=port, first=port + 1, last=port + 2))
+    before = HOSTS.read_text()
+    HOSTS.write_text(before + NAMES)
+    os.environ["SLURM_CONF"] = str(configuration)
+    daemons = [subprocess.Popen(words) for words in (
+        ["slurmctld", "-D"], *(["slurmd", "-D", "-N", f"replica{i}"] for i in (1, 2)))]
+    try:
+      deadline = time.monotonic() + 60.0
+      while said("sinfo", "--noheader", "--format=%T %D", "--partition=low") != "idle 2":
+        if time.monotonic() > deadline:
+          pytest.skip("the daemons of Slurm do not run on this machine")
+        time.sleep(0.2)
       yield
-
-
-@contextlib.contextmanager
-def _running(folder: pathlib.Path, port: int) -> Iterator[None]:
-  (folder / "state").mkdir(parents=True)
-  configuration = folder / "slurm.conf"
-  configuration.write_text(
-      CONFIGURATION.format(folder=folder, port=port, first=port + 1, last=port + 2))
-  before = HOSTS.read_text()
-  HOSTS.write_text(before + NAMES)
-  os.environ["SLURM_CONF"] = str(configuration)
-  daemons = [subprocess.Popen(words) for words in (
-      ["slurmctld", "-D"], *(["slurmd", "-D", "-N", f"replica{i}"] for i in (1, 2)))]
-  try:
-    deadline = time.monotonic() + 60.0
-    while said("sinfo", "--noheader", "--format=%T %D", "--partition=low") != "idle 2":
-      if time.monotonic() > deadline:
-        pytest.skip("the daemons of Slurm do not run on this machine")
-      time.sleep(0.2)
-    yield
-  finally:
-    said("scancel", "--user=root", "--signal=KILL", "--full")
-    time.sleep(1)
-    for daemon in daemons:
-      daemon.terminate()
-    for daemon in daemons:
-      daemon.wait(timeout=60)
-    del os.environ["SLURM_CONF"]
-    HOSTS.write_text(before)
+    finally:
+      said("scancel", "--user=root", "--signal=KILL", "--full")
+      time.sleep(1)
+      for daemon in daemons:
+        daemon.terminate()
+      for daemon in daemons:
+        daemon.wait(timeout=60)
+      del os.environ["SLURM_CONF"]
+      HOSTS.write_text(before)
 
 
 def await_end(job: str) -> None:

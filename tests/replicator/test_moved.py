@@ -97,7 +97,7 @@ def test_a_gin_file_with_an_old_name_gets_one_line_with_the_new_one(tmp_path, mo
 
 
 def test_a_program_that_runs_has_its_old_names_too(tmp_path, monkeypatch):
-  monkeypatch.setattr(configurables.flags, "program", lambda: ["python", "-m", "lab.work"])
+  monkeypatch.setattr(configurables.command, "program", lambda: ["python", "-m", "lab.work"])
   monkeypatch.setitem(moved.GONE, "lab.work.planted_step.relic", "leave it out")
   with gin.unlock_config():
     gin.external_configurable(lambda size=1: size, "planted_step", module="__main__")

@@ -23,8 +23,7 @@ from models.vision.preview import page, survey
 from replicator import UsageError
 from replicator.app import config
 from replicator.atomic import write_whole
-from replicator.console import command
-from replicator.console.flags import Parser, program
+from replicator.console.command import Parser, program, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 
@@ -33,7 +32,7 @@ _MOST_RESOLUTION = 256  # That the page shows unless a user says otherwise.
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line `argv` (default: this process's); returns the exit status."""
-  return command.status_of(lambda words: _run(_parse(words), words), argv)
+  return status_of(lambda words: _run(_parse(words), words), argv)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

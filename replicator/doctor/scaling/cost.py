@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from replicator.step import context
 from replicator.step.context import Transfer
 from replicator.strategies import strategy
 from replicator.training.inputs import stream
-from replicator.training.observer import Observer, Training, run_until_prepared
+from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import TrainingFunction
 
 _WARM_UP = 3  # Calls that are not timed: they trace, compile, and fill memory and caches.
@@ -60,38 +61,30 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
 def record(main: Callable[[str], None], calls: int) -> StepCost:
   """The cost of the step that an experiment, already configured, trains; with no calls, traced."""
   keras.backend.clear_session()
-  recorder = _Recorder(calls)
-  run_until_prepared(main, recorder)
-  return recorder.cost
+  return run_until_prepared(main, functools.partial(_cost_of, calls))
 
 
-class _Recorder(Observer):
-  """Runs the steps of a prepared training itself, and stops the training before its loop."""
+def _cost_of(calls: int, training: Training) -> StepCost:
+  step, steps = training.step, bound("train.steps_per_call", 1)
+  transfers: list[Transfer] = []
 
-  cost: StepCost
-
-  def __init__(self, calls: int):
-    self._calls = calls
-
-  def run_step(self, step: Callable, *batch: Any) -> Any:
+  def noted(*batch: Any) -> Any:
     outputs = step(*batch)
-    self._transfers = list(context.current().transfers)
+    transfers[:] = context.current().transfers
     return outputs
 
-  def prepared(self, training: Training) -> None:
-    steps = bound("train.steps_per_call", 1)
-    function = TrainingFunction(training.replicator, training.step, steps)
-    with contextlib.closing(stream(training.inputs, training.input_context, 0, steps)) as batches:
-      batch = next(batches)
-    function.trace(batch)
-    self.cost = StepCost(training.input_context.global_batch_size, self._transfers)
-    seconds = []
-    for call in range(_WARM_UP + self._calls if self._calls else 0):
-      if training.before_call:
-        training.before_call(training.step, call * steps)
-      started = time.perf_counter()
-      function(call * steps, batch).fetch()
-      seconds.append((time.perf_counter() - started) / steps)
-    if seconds:
-      self.cost.seconds = statistics.median(seconds[_WARM_UP:])
-    self.stop()
+  function = TrainingFunction(training.replicator, noted, steps)
+  with contextlib.closing(stream(training.inputs, training.input_context, 0, steps)) as batches:
+    batch = next(batches)
+  function.trace(batch)
+  cost = StepCost(training.input_context.global_batch_size, list(transfers))
+  seconds = []
+  for call in range(_WARM_UP + calls if calls else 0):
+    if training.before_call:
+      training.before_call(step, call * steps)
+    started = time.perf_counter()
+    function(call * steps, batch).fetch()
+    seconds.append((time.perf_counter() - started) / steps)
+  if seconds:
+    cost.seconds = statistics.median(seconds[_WARM_UP:])
+  return cost

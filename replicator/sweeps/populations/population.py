@@ -23,6 +23,7 @@ from replicator.console.formatting import format_number
 from replicator.errors import UsageError
 from replicator.sweeps import search, space, trials
 from replicator.sweeps.populations import lineage
+from replicator.sweeps.populations.lineage import Draw, Generation
 from replicator.sweeps.results import TrialResult, rank
 from replicator.sweeps.sweep_file import STEPS, SweepFile
 from replicator.sweeps.trials import DONE, Record
@@ -30,17 +31,6 @@ from replicator.sweeps.trials import DONE, Record
 _SHARE = 4  # The lowest quarter copies the top quarter.
 _RESAMPLED = 0.25  # The probability that a value is drawn from its space.
 _FACTORS = (0.8, 1.2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Draw:
-  """Drawn for a member and a generation: its bindings, and whose checkpoint it begins with."""
-
-  bindings: space.Point
-  parent: int = 0  # The number of a member, from 1 on; 0 if it goes on with its own.
-
-
-Generation = Sequence[Draw]
 
 
 def following(file: SweepFile, generations: Sequence[Generation], scores: Sequence[float]
@@ -233,11 +223,8 @@ class Population:
 
   def draw(self) -> None:
     """Draws the lineage of the members into the sweep's folder."""
-    lineage.write(
-        self._folder, self._file,
-        [[member.bindings for member in each] for each in self._generations],
-        [[member.parent for member in each] for each in self._generations],
-        [dict(self._results[i].series) if i in self._results else {} for i in self._ids])
+    series = [dict(self._results[i].series) if i in self._results else {} for i in self._ids]
+    lineage.write(self._folder, self._file, self._generations, series)
 
 
 def _checkpoint(folder: pathlib.Path, trial_id: str, step: int) -> pathlib.Path:

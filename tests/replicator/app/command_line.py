@@ -1,15 +1,12 @@
 """Words for the command line of an experiment, and experiments without a training."""
 
-import pathlib
 from collections.abc import Callable
 
 import gin
 import tensorflow as tf
 
 import replicator
-from tests.programs import two_networks
 
-PROGRAM = pathlib.Path(two_networks.__file__)
 SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every = 5",
            "train.eval_every = 5", "train.precision = 'float64'"]
 

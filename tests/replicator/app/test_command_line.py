@@ -92,7 +92,7 @@ def test_the_command_to_resume_is_the_one_that_was_typed_with_its_workdir(run, m
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
   monkeypatch.setattr(sys, "argv", ["my experiments/sngan.py"])
   for workdir, named in ((["--workdir", "w"], "w"), ([], r"runs/sngan-\d{8}-\d{6}")):
-    argv = ["--gin_param=TwoNetworks.fault = 'b c'", *workdir]
+    argv = ["--gin_param=Checkpoints.keep_best = 'b c'", *workdir]
     _, out, _ = run(argv, fails_with(Preempted(7)))
     words = shlex.split(out.partition("to resume: ")[2])
     assert words[:2 + len(argv)] == ["python", "my experiments/sngan.py", *argv]

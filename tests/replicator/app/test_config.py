@@ -16,13 +16,6 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 # ---- Values -------------------------------------------------------------------------------------
 
 
-def test_parsing_again_forgets_the_earlier_configuration():
-  config.parse([], ["train.steps = 1"])
-  config.parse([], ["train.seed = 2"])
-  with pytest.raises(ValueError):
-    value("train.steps")
-
-
 @pytest.mark.parametrize("binding, expected", [
     ("planted.pair = [3, 4]", [3, 4]), ("planted.rate = \\\n  2.5", 2.5),
     ("planted:\n  rate = 0.5\n  count = 2", 0.5), ("takes_any.color = 'red'", "red"),
@@ -215,7 +208,7 @@ def test_a_missing_value_is_to_be_written_into_the_last_file():
 
 
 def test_without_a_file_the_ones_of_the_experiment_are_listed(monkeypatch):
-  monkeypatch.setattr(checks.flags, "experiment", lambda: "own_gan")
+  monkeypatch.setattr(checks.command, "experiment", lambda: "own_gan")
   written = write("config.gin", f"{statements.RECORD_HEADER}\nplanted.rate = 1.0\n")
   for files in ([], [written]):  # A run's own record is no file to write into.
     config.parse(files, [])

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 import replicator
 from replicator.app import config
-from replicator.app.load import load_training
-from replicator.app.program import main_of_run
+from replicator.app.load import load_training, main_of_run
 from replicator.step import context
 from replicator.workdir.lock import owned
 from tests.programs.logs import rows

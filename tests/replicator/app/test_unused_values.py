@@ -30,12 +30,6 @@ def test_a_value_has_no_effect_for_a_reason(binding, calls, reason):
   assert found == [] if reason is None else reason in found[0]
 
 
-def test_a_configuration_that_the_program_has_cleared_has_no_mistake():
-  config.parse([], ["planted.rate = 1.0"])
-  gin.clear_config()
-  assert checks.unused(statements.last_read(), {}) == []
-
-
 @pytest.mark.parametrize("scope, is_refused", [
     ("critick", True), ("crit", True), ("a_critix", False), ("other", False), ("critic", False)])
 def test_a_misspelled_scope_is_refused_before_any_evaluation(scope, is_refused):

@@ -120,15 +120,6 @@ def test_the_users_line_in_a_function_that_autograph_converts_is_found():
   assert line.endswith("Dimensions must be equal, but are 3 and 5 with input shapes: [3], [5]")
 
 
-def test_an_error_that_the_user_raises_from_another_is_a_cause():
-  def fails():
-    try:
-      raise KeyError("x")
-    except KeyError as error:
-      raise ValueError("no such example: 'x'") from error
-  assert in_one_line(raised(fails)).endswith("ValueError: no such example: 'x'")
-
-
 @pytest.mark.parametrize("fails, hint", [
     (lambda: pritn, "name 'pritn' is not defined. Did you mean 'print'?"),  # noqa: F821
     (lambda: functols, "name 'functols' is not defined. Did you mean 'functools'?"),  # noqa: F821

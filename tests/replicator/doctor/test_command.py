@@ -94,12 +94,17 @@ def test_the_status_is_1_where_nothing_could_be_compared(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--experiment=experiments.no_such"], "no such module"),
-    (["--experiment=experiments.sngan", "--steps=0"], "--steps=0: must be at least 1"),
     (["--experiment=~/my_step.py"], "--experiment={home}/my_step.py: no such file"),
+    (["--steps=0"], "--steps=0: must be at least 1"),
+    (["--check_resume", "--steps=1"], "--steps=1: must be at least 2"),
+    (["--scaling", "--bandwidth=nan", "--latency=1"], "--bandwidth: nan is not above 0"),
+    (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: write both"),
+    (["--scaling", "--check_resume"], "not allowed with"),
+    (["--strong"], "--strong: works only with --scaling"),
 ])
 def test_a_bad_command_line_is_status_2_and_one_line(words, message, capsys, tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
-  assert doctor.main(words) == 2
+  assert doctor.main(["--experiment=x", *words]) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1
   assert message.format(home=tmp_path) in output.err

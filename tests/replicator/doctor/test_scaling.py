@@ -63,17 +63,6 @@ def test_a_step_that_sends_nothing_is_refused():
     cost.measure(main, [], SMALL, calls=0)
 
 
-def test_a_bad_command_line_is_one_line(capsys):
-  for words, message in [
-      (["--scaling", "--bandwidth=nan", "--latency=1"], "--bandwidth: nan is not above 0"),
-      (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: write both"),
-      (["--scaling", "--check_resume"], "not allowed with"),
-      (["--strong"], "--strong: works only with --scaling")]:
-    assert doctor.main(["--experiment=x", *words]) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.count("\n") == 1 and message in output.err
-
-
 def test_the_command_measures_and_prints(monkeypatch, capsys):
   batches = []
 

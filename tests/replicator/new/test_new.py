@@ -7,11 +7,7 @@ import pytest
 from replicator.new.__main__ import main
 from tests.programs.processes import forked
 
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  return tmp_path
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def files_of(project) -> list[str]:
@@ -19,9 +15,9 @@ def files_of(project) -> list[str]:
                 if file.is_file())
 
 
-def test_a_project_is_written(folder, capsys):
+def test_a_project_is_written(tmp_path, capsys):
   assert main(["mine"]) == 0
-  project = folder / "mine"
+  project = tmp_path / "mine"
   assert files_of(project) == [
       ".gitignore", "README.md", "configs/mine.gin", "experiments/mine.py", "mine.ipynb",
       "models/mine.py", "pyproject.toml", "tests/test_mine.py"]
@@ -31,18 +27,18 @@ def test_a_project_is_written(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_new_project_trains_as_its_notebook(folder):
+def test_a_new_project_trains_as_its_notebook(tmp_path):
   main(["mine"])
-  project = folder / "mine"
+  project = tmp_path / "mine"
   cells = json.loads((project / "mine.ipynb").read_text())["cells"]
   code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
   forked("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
   assert len(list((project / "runs" / "notebook" / "samples").glob("*.png"))) == 2
 
 
-def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
+def test_a_project_begins_with_a_copy_of_an_experiment(tmp_path, capsys):
   assert main(["mine", "--from=sngan"]) == 0
-  project = folder / "mine"
+  project = tmp_path / "mine"
   assert "models/mine.py" not in files_of(project)
   assert "models/" not in (project / "README.md").read_text().split("| file |")[1].split("\n\n")[0]
   program = (project / "experiments" / "mine.py").read_text()
@@ -51,10 +47,10 @@ def test_a_project_begins_with_a_copy_of_an_experiment(folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_copy_of_an_experiment_trains(folder):
+def test_a_copy_of_an_experiment_trains(tmp_path):
   main(["mine", "--from=sngan"])
   forked("-m", "experiments.mine", "--gin_file=mine.gin", "--gin_param=train.steps = 1",
-         "--gin_param=train.eval_every = 0", "--eager", cwd=folder / "mine")
+         "--gin_param=train.eval_every = 0", "--eager", cwd=tmp_path / "mine")
 
 
 @pytest.mark.parametrize("words, line", [
@@ -63,14 +59,14 @@ def test_a_copy_of_an_experiment_trains(folder):
     (["here"], "here: exists; write another name, or move it away"),
     (["mine", "--from=sgan"], "--from=sgan: no such experiment, or none whose docstring shows a "
                               "gin file. Did you mean 'sngan'?")])
-def test_what_cannot_be_written_is_one_line(folder, words, line, capsys):
-  (folder / "here").mkdir()
+def test_what_cannot_be_written_is_one_line(tmp_path, words, line, capsys):
+  (tmp_path / "here").mkdir()
   assert main(words) == 2
   assert capsys.readouterr().err.startswith(f"error: {line}")
-  assert not (folder / "mine").exists()
+  assert not (tmp_path / "mine").exists()
 
 
 @pytest.mark.slow
-def test_the_proofs_of_a_project_pass(folder):
+def test_the_proofs_of_a_project_pass(tmp_path):
   main(["mine"])
-  forked("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder / "mine")
+  forked("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path / "mine")

@@ -16,12 +16,12 @@ import pytest
 from replicator.sweeps import command, results, trials
 from replicator.sweeps import sweep as sweep_module
 from replicator.sweeps.results import TrialResult
+from replicator.sweeps.search import JOURNAL
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import Record
-from tests.programs.processes import wait_until
+from tests.programs.processes import ROOT, wait_until
 
 TINY = pathlib.Path(__file__).with_name("tiny_experiment.py")
-ROOT = pathlib.Path(__file__).parents[3]
 # A process in the background would ignore Ctrl-C, and so would those that it starts.
 PROGRAM = """
 import signal, sys
@@ -33,6 +33,14 @@ status = command.main()
 assert "tensorflow" not in sys.modules, "the sweep has loaded TensorFlow"
 sys.exit(status)
 """
+
+
+def studies(folder: pathlib.Path) -> list[optuna.Study]:
+  """The studies in the journal of a sweep's folder."""
+  backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
+  storage = optuna.storages.JournalStorage(backend)
+  return [optuna.load_study(study_name=name, storage=storage)
+          for name in optuna.get_all_study_names(storage)]
 
 
 class SweepCommand:
@@ -61,24 +69,19 @@ class SweepCommand:
   def arguments(self, *flags: str) -> list[str]:
     return [f"--sweep_file={self.file}", f"--workdir={self.folder}", "--jobs=2", *flags]
 
-  def words(self) -> list[str]:
-    """The command line of a user."""
-    return [sys.executable, "-m", "experiments.sweep", *self.arguments()]
-
   def run(self, *flags: str) -> int:
     status = command.main(self.arguments(*flags))
     self.out, self.err = self._capsys.readouterr()
     return status
 
-  def start(self, *flags: str) -> subprocess.Popen:
-    """Starts the sweep in a process group of its own; fails if that loads TensorFlow."""
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments(*flags)], cwd=ROOT,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            start_new_session=True)
-
   def start_held(self, *flags: str) -> subprocess.Popen:
-    """Starts the sweep, and returns when two of its trials wait."""
-    process = self.start(*flags)
+    """Starts the sweep in a process group of its own, and returns when two of its trials wait.
+
+    The process fails if it loads TensorFlow.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *self.arguments(*flags)], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     wait_until(lambda: self.is_held() or process.poll() is not None)
     return process
 
@@ -99,15 +102,19 @@ class SweepCommand:
     path = self.folder / "trials" / name / "metrics.jsonl"
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
+  def held(self) -> list[pathlib.Path]:
+    """The folders of the trials that wait for the file `hold` to go."""
+    return [path.parents[1] for path in self.folder.glob("trials/*/checkpoints/step-00000002")
+            if not path.with_name("step-00000003").exists()]
+
   def is_held(self) -> bool:
-    """Whether two trials wait for the file `hold` to go."""
-    states = [path.read_text() for path in self.folder.glob("trials/*/state")]
-    return states.count("2") == 2
+    """Whether two trials wait."""
+    return len(self.held()) == 2
 
   def study(self) -> optuna.Study:
     """The only study in the sweep's journal."""
-    backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "optuna.log"))
-    return optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+    (study,) = studies(self.folder)
+    return study
 
   def statuses(self) -> list[str]:
     """The statuses of all recorded trials, sorted."""

@@ -5,13 +5,13 @@ import dataclasses
 import json
 import math
 
-import optuna
 import pytest
 
 from replicator.sweeps.results import TrialResult
 from replicator.sweeps.search import JOURNAL, Search
 from replicator.sweeps.sweep_file import SweepFile
 from replicator.sweeps.trials import DONE, FAILED, PRUNED, Record
+from tests.replicator.sweeps.conftest import studies
 
 FILE = SweepFile("x.py", "loss", optuna={
   "lr": ("log_uniform", 1e-3, 1.0), "n": ("int_uniform", 1, 3), "c": ("choice", ["a", (1, 2)])},
@@ -50,14 +50,8 @@ class Searches:
       search.ended(result)
     return search.trials
 
-  def studies(self):
-    backend = optuna.storages.journal.JournalFileBackend(str(self.journal))
-    storage = optuna.storages.JournalStorage(backend)
-    return [optuna.load_study(study_name=name, storage=storage)
-            for name in optuna.get_all_study_names(storage)]
-
   def study(self):
-    (study,) = self.studies()
+    (study,) = studies(self.folder)
     return study
 
 
@@ -224,7 +218,7 @@ def test_another_space_or_metric_has_a_study_of_its_own(searches):
   searches.run(file)
   searches.run(dataclasses.replace(file, grid={"lr": [2, 3]}))
   searches.run(dataclasses.replace(file, metric="other"))
-  assert [[trial.params["lr"] for trial in study.trials] for study in searches.studies()] == [
+  assert [[trial.params["lr"] for trial in study.trials] for study in studies(searches.folder)] == [
     [1, 2], [2, 3], [1, 2]]
 
 
@@ -234,4 +228,4 @@ def test_trials_of_a_gin_file_that_has_changed_have_a_study_of_their_own(searche
   for steps in (1, 2):
     gin_file.write_text(f"train.steps = {steps}")
     searches.run(dataclasses.replace(file))
-  assert [len(study.trials) for study in searches.studies()] == [1, 1]
+  assert [len(study.trials) for study in studies(searches.folder)] == [1, 1]

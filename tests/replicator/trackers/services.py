@@ -16,7 +16,7 @@ import sys
 
 import numpy as np
 
-from replicator.console import progress  # noqa: F401 - It imports Rich, which draws a number.
+from replicator.console import status  # noqa: F401 - It imports Rich, which draws a number.
 from replicator.trackers import sync
 from replicator.trackers.services import MLflow, Trackio, WandB
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 import replicator
 from replicator import Evaluation, UsageError
 from replicator.checkpoints import checkpoint
-from replicator.console.progress import Progress
+from replicator.console.status import Progress
 from replicator.errors import RunFailed, chain_of
 from replicator.training import chief
 from tests.programs.counter import Counter

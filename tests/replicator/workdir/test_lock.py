@@ -23,9 +23,9 @@ from tests.programs.refusals import refusal
 # Owns a folder until its standard input ends, after some more code.
 OWNER = """
 import os, pathlib, signal, subprocess, sys
-from replicator.console import flags
+from replicator.console import command
 from replicator.workdir.lock import FILE, owned
-flags.experiment = lambda: sys.argv[2]
+command.experiment = lambda: sys.argv[2]
 folder = pathlib.Path(sys.argv[1])
 with owned(folder):
   {code}
@@ -49,7 +49,7 @@ FORKS = """
 def another_owner(folder: pathlib.Path, code: str = "pass") -> Iterator[subprocess.Popen]:
   """Another process that owns a folder."""
   with subprocess.Popen([sys.executable, "-c", OWNER.format(code=code), str(folder),
-                         lock.flags.experiment()],
+                         lock.command.experiment()],
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
     try:
       assert process.stdout is not None

@@ -138,9 +138,9 @@ def test_one_process_owns_a_url(url, tmp_path, capsys):
 
 def test_a_mistake_names_the_url(url):
   count(url)
-  flags = lock.flags.experiment
+  flags = lock.command.experiment
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(lock.flags, "experiment", lambda: f"not-{flags()}")
+    patch.setattr(lock.command, "experiment", lambda: f"not-{flags()}")
     assert f"--workdir={url}: holds a run of the experiment" in refusal(count, url)
 
 

@@ -16,7 +16,7 @@ from replicator.app import config
 from replicator.configuration.statements import RECORD_HEADER
 from replicator.workdir import provenance, reader, writer
 from replicator.workdir.writer import WorkdirWriter
-from tests.replicator.console.test_progress import Clock
+from tests.replicator.console.test_status import Clock
 
 FACTS = {"strategy": "mirrored", "num_replicas": 2, "seed": 0}
 

@@ -6,13 +6,15 @@ import json
 import math
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from replicator.sweeps import trials
 from replicator.sweeps.populations import lineage, population
-from replicator.sweeps.populations.population import Draw, following
+from replicator.sweeps.populations.lineage import Draw
+from replicator.sweeps.populations.population import following
 from replicator.sweeps.sweep_file import SweepFile
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
@@ -77,7 +79,7 @@ def test_a_perturbed_value_stays_between_the_ends_of_its_interval():
 
 def test_the_curve_of_a_copy_begins_at_its_donor():
   series = [{0: 9.0, 2: 1.0, 4: 0.5}, {0: 9.0, 1: math.nan, 2: 5.0, 3: 0.9, 4: 0.8}]
-  assert list(lineage.pieces(2, [[0, 0], [0, 1]], series)) == [
+  assert list(lineage.pieces(2, [[Draw({}), Draw({})], [Draw({}), Draw({}, 1)]], series)) == [
     (0, 0, [(0, 9.0), (2, 1.0)]), (0, 1, [(0, 9.0), (2, 5.0)]),
     (1, 0, [(2, 1.0), (4, 0.5)]), (1, 1, [(2, 1.0), (3, 0.9), (4, 0.8)])]
 
@@ -90,9 +92,8 @@ def members(sweep):
   """A sweep of four members over three generations of two steps."""
   def write(*params: str, **settings):
     return sweep.write(**{
-      "experiment": str(pathlib.Path(__file__).with_name("tiny_member.py")), "grid": None,
-      "seeds": None, "params": ["train.steps = 6", *params], "trials": 4, "interval": 2,
-      "population": {"lr": ("log_uniform", 0.01, 2.0)}, **settings})
+      "grid": None, "seeds": None, "params": ["train.steps = 6", *params], "trials": 4,
+      "interval": 2, "population": {"lr": ("log_uniform", 0.01, 2.0)}, **settings})
 
   sweep.write_members = write
   return sweep
@@ -189,7 +190,7 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(tmp_p
   def state(run: pathlib.Path) -> dict[str, np.ndarray]:
     return checkpoint.read(run / "checkpoints")
 
-  finish(sweep.words())
+  finish([sys.executable, "-m", "experiments.sweep", *sweep.arguments()])
   found = {path: trials.read_record(path) for path in sweep.folder.glob("trials/*")}
   assert sorted(bool(record.parent) for record in found.values()) == [False, True]
   for path, record in found.items():
@@ -207,14 +208,14 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(tmp_p
 
 
 def test_a_member_that_fails_or_has_no_finite_metric_is_replaced(members):
-  assert members.write_members("fail = 2", "lost = 3").run() == 0
+  assert members.write_members("fail = 3", "only = 2", "lost = 3").run() == 0
   assert "member=2" in members.out and "(failed) copies member=" in members.out
   assert "member=3" in members.out and "(nan) copies member=" in members.out
   assert members.statuses() == ["done"] * 4
 
 
 def test_a_population_whose_members_all_fail_ends(members):
-  assert members.write_members("fail = -1").run() == 1
+  assert members.write_members("fail = 3").run() == 1
   assert "generation 2 of 3: 0 of 4 done, 4 failed" in members.out
 
 
@@ -229,8 +230,8 @@ def test_explain_says_what_would_run(members):
 
 
 @pytest.mark.parametrize("params, message", [
-  (["saves = 0"], "sweep.population: member=1_{} has no checkpoint of step 2; bind "
-                  "train.checkpoint_every"),
+  (["saves = False"], "sweep.population: member=1_{} has no checkpoint of step 2; bind "
+                      "train.checkpoint_every"),
   (["until = 1"], "sweep.metric = 'eval/loss': member=1_{} has none at step 2, the end of a "
                   "generation; train.patience and sweep.interval do not go together"),
 ])
@@ -238,9 +239,3 @@ def test_a_member_that_cannot_go_on_ends_the_sweep_with_one_line(params, message
   assert members.write_members(*params).run("--jobs=1") == 2
   (folder,) = members.folder.glob("trials/member=1_*")
   assert members.err == f"error: {message.format(folder.name.partition('_')[2])}\n"
-
-
-def test_slurm_is_refused_in_one_line(members):
-  assert members.write_members().run("--runner=slurm") == 2
-  assert members.err.startswith("error: sweep.population with --runner=slurm: ")
-  assert members.err.count("\n") == 1

@@ -42,10 +42,8 @@ def gpus_of_held_trials(sweep) -> list[str]:
   found: list[str] = []
 
   def are_held() -> bool:
-    held = [state.parent for state in sweep.folder.glob("trials/*/state")
-            if state.read_text() == "2"]
-    found[:] = sorted((trial / "gpus").read_text() for trial in held)
-    return len(held) == 2
+    found[:] = sorted((trial / "gpus").read_text() for trial in sweep.held())
+    return len(found) == 2
 
   assert sweep.run_stopped(are_held, signal.SIGTERM) == 42
   return found

@@ -71,7 +71,9 @@ def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
 @pytest.mark.parametrize("text, settings, message", [
   ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch rejects"),
   ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
-   "the trials of an array must be known before"),
+   "sweep.optuna with --runner=slurm: the trials of an array must be known before"),
+  ("", {"grid": None, "seeds": None, "trials": 2, "interval": 3, "params": ["train.steps = 3"],
+        "population": {"lr": ("uniform", 0, 1)}}, "sweep.population with --runner=slurm: "),
 ])
 def test_what_cannot_be_submitted_is_reported(text, settings, message, sweep, cluster):
   program(cluster, "sbatch", text)
