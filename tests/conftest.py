@@ -59,7 +59,7 @@ def restored():
   keras.config.set_floatx("float32")
   keras.config.set_dtype_policy("float32")
   tf.config.run_functions_eagerly(False)
-  context.run.is_loaded = False
+  context.run.is_loaded = context.run.is_program = False
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from replicator.errors import (
   chain_of,
   first_line,
 )
+from replicator.step import context
 from replicator.storage.urls import is_url
 from replicator.workdir import lock, remote
 
@@ -57,6 +58,7 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   words = list(sys.argv[1:] if argv is None else argv)
   start.begin(words)
   start.loaded()
+  context.run.is_program = True
   status = _run(main, words)
   # TensorFlow takes a while to end. A signal in that time must not change the status.
   atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)

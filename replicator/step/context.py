@@ -75,6 +75,7 @@ class RunContext:
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
   strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
   is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
+  is_program: bool = False  # Whether the process ends with its run; see `app.run`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))
 

@@ -6,8 +6,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from replicator.errors import Preempted
 from replicator.processes import signals_heard, stop_signals
+from replicator.step import context
 
 SAME_PRESS_SECONDS = 1.0  # A launcher hands on the Ctrl-C that its processes get anyway.
 
@@ -58,7 +61,8 @@ def sigterm_held() -> Iterator[Callable[[], None]]:
   """Holds a SIGTERM back until the yielded function is called, or the body ends without an outcome.
 
   SIGTERM is delivered when the run can save, or when an observer stopped it before. It is dropped
-  when the run has ended, or has failed: that error is what the user needs to see.
+  when the run has ended, or has failed: that error is what the user needs to see. A program whose
+  run was stopped and saved drops it until its end, so that a late one does not change its status.
   """
   held: list[int] = []
 
@@ -67,12 +71,14 @@ def sigterm_held() -> Iterator[Callable[[], None]]:
       held.clear()
       os.kill(os.getpid(), signal.SIGTERM)
 
-  previous = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
+  previous: Any = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
   try:
     yield release
     held.clear()
-  except Exception:
+  except Exception as error:
     held.clear()
+    if context.run.is_program and isinstance(error, Preempted):
+      previous = signal.SIG_IGN
     raise
   finally:
     signal.signal(signal.SIGTERM, previous)

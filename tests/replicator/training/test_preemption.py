@@ -8,6 +8,8 @@ import signal
 import pytest
 
 from replicator.checkpoints import checkpoint
+from replicator.errors import Preempted
+from replicator.step import context
 from replicator.training import preemption
 from tests.programs.logs import rows
 from tests.programs.processes import launched
@@ -48,6 +50,15 @@ def test_a_held_signal_ends_a_process_whose_run_was_stopped(outcome, is_delivere
     assert not received
     raise outcome
   assert bool(received) == is_delivered
+
+
+def test_a_late_signal_does_not_change_the_status_of_a_program_that_has_saved(received):
+  for context.run.is_program, late in ((False, [signal.SIGTERM]), (True, [])):
+    with pytest.raises(Preempted), preemption.sigterm_held():
+      raise Preempted("stopped at step 2, which is saved")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert received == late
+    received.clear()
 
 
 def test_a_second_sigterm_interrupts_nothing_however_late_it_comes(monkeypatch):
