@@ -1,4 +1,4 @@
-"""The lines of a step's operations, and the convolutions whose gradient oneDNN gets wrong."""
+"""Loops, the lines of a step's operations, and the convolutions whose gradient oneDNN gets wrong."""
 
 import os
 import pathlib
@@ -136,3 +136,13 @@ def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, cap
       "strides=1"]
   assert lines.count("traced") == 1
   assert warned[-1] < min(i for i, line in enumerate(lines) if line.startswith("step 0"))
+
+
+@pytest.mark.parametrize("function, has_loop", [
+    (lambda x: x + 1, False),
+    (lambda x: tf.map_fn(lambda row: row + 1, x), True),
+    (lambda x: tf.cond(x[0] > 0, lambda: tf.scan(tf.add, x), lambda: x), True)],
+    ids=["none", "map", "in a branch"])
+def test_loops_are_found(function, has_loop):
+  graph = tf.function(function).get_concrete_function(tf.TensorSpec([2])).graph
+  assert graphs.has_loop(graph) == has_loop
