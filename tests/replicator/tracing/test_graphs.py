@@ -1,4 +1,4 @@
-"""Loops, the lines of a step's operations, and the convolutions whose gradient oneDNN gets wrong."""
+"""Loops, the lines of assignments, and the convolutions whose gradient oneDNN gets wrong."""
 
 import os
 import pathlib

@@ -147,8 +147,10 @@ def test_a_training_call_moves_every_statistic_and_another_none(networks):
 def test_calls_without_labels_and_of_other_images_are_refused(networks):
   generator, discriminator = networks
   for call, message in [
-      (lambda: generator(normal(3, 6)), r"num_classes = 3 .* given no labels"),
-      (lambda: discriminator(normal(3, 8, 8, 3)), r"num_classes = 3 .* given no labels"),
+      (lambda: generator(normal(3, 6)),
+       rf"{type(generator).__name__}\.num_classes = 3 .* given no labels"),
+      (lambda: discriminator(normal(3, 8, 8, 3)),
+       rf"{type(discriminator).__name__}\.num_classes = 3 .* given no labels"),
       (lambda: discriminator(normal(3, 16, 16, 3), LABELS), "8 x 8 x 3 but was given 16 x 16 x 3")]:
     with pytest.raises(UsageError, match=message):
       call()
