@@ -8,11 +8,14 @@ import pytest
 
 from models.rl.acting.action_noise import Exploration, PinkNoise
 from models.rl.acting.actor import Actor
+from models.rl.agents import make_actor
 from models.rl.environments.environments import Environments
 from models.rl.replay.replay import Replay
+from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
 from replicator.errors import RunFailed
+from replicator.step import context
 from replicator.step.replicated import copies_of
 
 
@@ -113,6 +116,21 @@ def test_streams_that_are_closed_end_with_the_present_observation_and_go_on(scri
       CONTINUES, CONTINUES, END, TERMINATED, END, CONTINUES, END]
   assert rows.observation[:, 1].tolist() == [0, 1, 2, 2, 3, 0, 1]
   assert rows.observation[2].tobytes() == rows.observation[3].tobytes()
+
+
+def test_a_rollout_ends_with_the_present_observation_of_each_stream(scripted, monkeypatch):
+  scripted(length=30)
+  monkeypatch.setattr(context.run, "global_batch_size", 4)
+  environments, seen = Environments("Scripted-v0", 2), []
+
+  def evaluate(observations, actions):
+    seen.extend(observations[:, 1])
+    return observations, np.zeros(len(actions)), np.zeros(len(actions))
+
+  rollouts = Rollouts(environments.observation_shape, environments.action_size, 2, evaluate, 0,
+                      length=4)
+  make_actor(environments, rollouts, None).collect(policy, 8)
+  assert sorted(seen) == [step for step in range(5) for _ in range(2)]
 
 
 def test_only_finished_episodes_are_counted(scripted):
