@@ -120,7 +120,7 @@ def test_only_who_knows_the_secret_gets_in():
   door = agents._Door("127.0.0.1", 1)
   with door:
     for greeting in ({"secret": "other", "number": 0, "host": "h", "ports": [1]}, {"number": 0}, 7):
-      with socket.create_connection(door._listener.getsockname()) as stranger:
+      with socket.create_connection(door._listener.getsockname(), timeout=30) as stranger:
         stranger.sendall(json.dumps(greeting).encode() + b"\n")
         assert stranger.recv(1) == b""
     assert not door.waiting
