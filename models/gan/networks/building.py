@@ -79,7 +79,7 @@ def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> No
 
 
 def class_weights(labels: tf.Tensor | None, num_classes: int, dtype: tf.DType | str,
-                  network: str = "Generator") -> tf.Tensor:
+                  network: str) -> tf.Tensor:
   """The weights of classes `[n, num_classes]` of a generator's examples, in a floating dtype.
 
   Integer labels `[n]` weight their class with 1 and others with 0: a product with these rows is a

@@ -27,7 +27,7 @@ class ClassBatchNorm(SameShape):
     self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
 
   def call(self, inputs: tf.Tensor, labels: tf.Tensor, training: bool = False) -> tf.Tensor:
-    rows = class_weights(labels, self.num_classes, self.compute_dtype)
+    rows = class_weights(labels, self.num_classes, self.compute_dtype, type(self).__name__)
     gamma, beta = tf.matmul(rows, self.gamma), tf.matmul(rows, self.beta)
     outputs = self.norm(inputs, training=training)
     return outputs * gamma[:, tf.newaxis, tf.newaxis] + beta[:, tf.newaxis, tf.newaxis]
