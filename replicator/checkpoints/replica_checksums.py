@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.collectives import collectives
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
 
@@ -49,13 +48,9 @@ def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
   checksums = np.array([[_checksum(of_replica) for of_replica in zip(
       *(copies[path] for path in group), strict=True)] for group in groups]).T
   if cluster:
-    checksums = cluster.run(_gather, checksums)[0].numpy()
+    checksums = cluster.joined(checksums)
   differs = (checksums != checksums[0]).any(axis=0)
   return [group for group, is_different in zip(groups, differs, strict=True) if is_different]
-
-
-def _gather(local: tf.Tensor) -> tf.Tensor:  # No lambda, so that `run` compiles it once.
-  return collectives.all_concat(local)
 
 
 def _checksum(variables: tuple[tf.Variable, ...]) -> int:

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.checkpoints.replica_checksums import parted
-from replicator.collectives import collectives
 from replicator.errors import UsageError
 from replicator.step.replicated import copies_of
 from replicator.strategies.replicator import Replicator
@@ -67,7 +66,11 @@ class Variables:
     self.check_copies()
     values = {path: copies_of(variable)[0].read_value().numpy()
               for path, variable in self._variables.items() if path not in self._by_replica}
-    return Snapshot({**values, **self._of_all_replicas()}, self._by_replica)
+    local = {path: np.stack([copy.read_value().numpy()
+                             for copy in copies_of(self._variables[path])])
+             for path in self._by_replica}
+    of_all = self._cluster.joined(local) if self._cluster and local else local
+    return Snapshot({**values, **of_all}, self._by_replica)
 
   def check_copies(self) -> None:
     """Raises a UsageError if the copies of a variable, which must be equal, have parted.
@@ -121,21 +124,6 @@ class Variables:
     """Whether these variables include a variable that a step uses, with all its copies."""
     known = {id(copy.handle) for v in self._variables.values() for copy in copies_of(v)}
     return all(id(copy.handle) in known for copy in copies_of(variable))
-
-  def _of_all_replicas(self) -> dict[str, np.ndarray]:
-    """The values `[num_replicas, ...]` of the variables that have one for each replica."""
-    if self._cluster is None:
-      return {path: np.stack([copy.read_value().numpy()
-                              for copy in copies_of(self._variables[path])])
-              for path in self._by_replica}
-    if not self._by_replica:
-      return {}
-    gathered = self._cluster.run(self._gather)[0]
-    return {path: value.numpy() for path, value in zip(self._by_replica, gathered, strict=True)}
-
-  def _gather(self) -> list[tf.Tensor]:  # A method, so that `run` compiles it once.
-    return collectives.all_gather(
-        [self._variables[path].read_value() for path in self._by_replica])
 
 
 def _plain(path: str, variable: Any) -> Any:

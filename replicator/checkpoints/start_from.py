@@ -10,13 +10,11 @@ from typing import Any, Literal
 import gin
 import keras
 import numpy as np
-import tensorflow as tf
 
 from replicator import atomic
 from replicator.checkpoints import names as naming
 from replicator.checkpoints.checkpoint import Checkpoints, steps_of
 from replicator.checkpoints.snapshot import Snapshot, Variables
-from replicator.collectives import collectives
 from replicator.configuration import differences
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
@@ -166,7 +164,7 @@ class StartFrom:
     settings = _settings_of_best(self._folder) if self._step == "best" else {}
     source = Checkpoints(self._folder / "checkpoints", step, **settings)
     found = source.read(self._step, named=True)
-    agreed = _of_chief(found[1]["step"], replicator)
+    agreed = int(replicator.by_worker(found[1]["step"])[0])
     # The other run may have saved a newer one meanwhile.
     return found if found[1]["step"] == agreed else source.read(agreed, named=True)
 
@@ -180,15 +178,6 @@ def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
                      f"be read ({error}); write the number of a step") from error
   return {name: written[f"Checkpoints.{name}"]
           for name in ("keep_best", "best_is") if f"Checkpoints.{name}" in written}
-
-
-def _of_chief(number: int, replicator: Replicator) -> int:
-  """The chief's number. It counts as no run of a step, whose number chooses the random draws."""
-  if replicator.num_pipelines == 1:
-    return number
-  share = replicator.compile(lambda: replicator.on_replicas(
-      lambda: collectives.broadcast(tf.constant(number), 0), tf.constant(0, tf.int64), ()))
-  return int(replicator.local_results(replicator.start(share))[0])
 
 
 def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) -> Layers:

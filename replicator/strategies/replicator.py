@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
+import numpy as np
 import tensorflow as tf
 import tree
 
 from replicator.cluster import lost, tf_config
+from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import RunFailed, UsageError, chain_of
 from replicator.internals.keras_internals import errors_unchanged
@@ -155,6 +157,23 @@ class Replicator:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
         strategy cannot update a variable of the step, or `run` is called inside a step.
     """
+    self._steps_run += 1
+    return self._run(step_fn, inputs, self._steps_run - 1)
+
+  def joined(self, values: Nest) -> Nest:
+    """Joins the arrays of all workers: `[num_local_replicas, ...] -> [num_replicas, ...]`.
+
+    All workers must call it together. It counts as no step, so later ones draw the same numbers.
+    """
+    return tree.map_structure(lambda x: x.numpy(), self._run(collectives.all_concat, values, 0)[0])
+
+  def by_worker(self, value: float) -> np.ndarray:
+    """The values of all workers that train, which must call it together: `[num_pipelines]`."""
+    if self.num_pipelines == 1:
+      return np.array([value])
+    return self.joined(np.repeat(value, self.num_local_replicas))[::self.num_local_replicas]
+
+  def _run(self, step_fn: Step, inputs: Nest | None, number: int) -> list[Nest]:
     if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
                        "call the function itself, or run it after the step")
@@ -166,9 +185,7 @@ class Replicator:
       check_owners(step_fn)
       self._compiled[step_fn] = ByTrainable(step_fn, lambda: self.compile(one_step))
     arguments = () if inputs is None else (self.distribute(inputs),)
-    step = tf.constant(self._steps_run, tf.int64)
-    self._steps_run += 1
-    outputs = self.start(self._compiled[step_fn].get(), step, arguments)
+    outputs = self.start(self._compiled[step_fn].get(), tf.constant(number, tf.int64), arguments)
     return [outputs] if self.is_async else self.local_results(outputs)
 
   def join(self) -> None:

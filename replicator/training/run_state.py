@@ -5,10 +5,8 @@ import math
 from collections.abc import Collection
 
 import numpy as np
-import tensorflow as tf
 
 from replicator.checkpoints.checkpoint import Checkpoints
-from replicator.collectives import collectives
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed, UsageError
 from replicator.strategies.replicator import Replicator
@@ -76,10 +74,8 @@ class RunState:
 
   def evaluated(self, scalars: dict[str, float]) -> None:
     """Tells the patience of every worker what the chief, which has all `scalars`, has found."""
-    mine = tf.constant(scalars.get(self._patience.metric, math.nan), tf.float64)
-    if self._replicator.num_pipelines > 1:
-      mine = self._replicator.run(lambda: collectives.all_gather(mine))[0][0]
-    self._patience.saw(self.step, float(mine))
+    value = scalars.get(self._patience.metric, math.nan)
+    self._patience.saw(self.step, float(self._replicator.by_worker(value)[0]))
 
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
@@ -90,10 +86,9 @@ class RunState:
     """
     with contextlib.suppress(RunFailed):  # It would hide the divergence.
       self._checkpoints.wait()
-    if self._replicator.num_pipelines > 1:
-      # Waits until the chief has written its checkpoint, and every worker its failed batch. Else a
-      # worker could restore an older checkpoint, or end the run while others still write.
-      self._replicator.run(lambda: collectives.all_sum(tf.constant(1)))
+    # Waits until the chief has written its checkpoint, and every worker its failed batch. Else a
+    # worker could restore an older checkpoint, or end the run while others still write.
+    self._replicator.by_worker(self.step)
     self._recovery.check_may_roll_back(diverged)
     counted = self._recovery.state()
     self._restore(due_only=True)
@@ -107,13 +102,10 @@ class RunState:
       self._check_data(state.get("examples"), state.get("digest"))
       self._recovery.restore(state)
       self._patience.restore(state)
-    if self._replicator.num_pipelines > 1:
-      mine = tf.constant(self.step, tf.int64)
-      by_replica = self._replicator.run(lambda: collectives.all_gather(mine))[0].numpy()
-      steps = by_replica[::self._replicator.num_local_replicas].tolist()
-      if len(set(steps)) > 1:
-        raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
-                         "all must see the same workdir, on a file system that they share")
+    steps = self._replicator.by_worker(self.step)
+    if len({*steps}) > 1:
+      raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
+                       "all must see the same workdir, on a file system that they share")
 
   def _check_data(self, examples: int | None, digest: str | None) -> None:
     if examples is not None and self._examples not in (None, examples):

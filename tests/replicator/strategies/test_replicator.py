@@ -35,6 +35,16 @@ def test_inputs_are_split_in_order(synchronous):
     np.testing.assert_array_equal(np.concatenate([o[name] for o in outputs]), value)
 
 
+def test_what_workers_join_is_on_all_of_them_and_counts_as_no_step(synchronous):
+  replicas = synchronous.num_replicas
+  values = {"x": np.arange(3 * replicas).reshape(replicas, 3), "y": np.arange(replicas) > 0}
+  before = int(synchronous.run(context.step_number)[0])
+  joined = synchronous.joined(values)
+  assert int(synchronous.run(context.step_number)[0]) == before + 1
+  tree.map_structure(np.testing.assert_array_equal, joined, values)
+  assert synchronous.by_worker(2.5).tolist() == [2.5]
+
+
 def test_several_functions_take_turns(one_or_two):
   with one_or_two.scope():
     variable = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)

@@ -19,20 +19,15 @@ PATIENCE = Patience(0, 0, Retention(3, 0, None, "min"))  # It never ends a run.
 class Cluster:
   """One of two workers, and its checkpoints; keeps the order of what it does."""
 
-  num_pipelines = 2
-  num_local_replicas = 1
   restored = 4, 4  # The step that each worker restored.
 
   def __init__(self, fails_to_write: bool = False):
     self.events: list[str] = []
     self.fails_to_write = fails_to_write
 
-  def run(self, function):
+  def by_worker(self, value):
     self.events.append("meet")
-
-    class Gathered:
-      numpy = staticmethod(lambda: np.array(self.restored))
-    return [Gathered]
+    return np.array(self.restored)
 
   def wait(self):
     self.events.append("wait")
@@ -71,7 +66,7 @@ def test_all_workers_know_what_the_chief_has_evaluated(tmp_path):
   cluster = Cluster()
   patience = Patience(2, 2, Retention(3, 0, "eval/error", "min"))
   state = RunState(cluster, cluster, Recovery(Guard(), cluster, tmp_path, {"seed": 0}), patience)
-  cluster.run = lambda function: [np.array([5.0, np.nan])]
+  cluster.by_worker = lambda value: np.array([5.0, value])
   state.evaluated({})  # The other worker, which evaluates nothing.
   assert patience.state() == {"best": ["eval/error", "min", 5.0, 4]}
   state.step = 8
