@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator.collectives import collectives
 from replicator.step import context
 from replicator.step.nest import Nest
 from replicator.strategies.replicator import Replicator
@@ -38,8 +37,6 @@ class Dealer:
     one_by_one = (replicator.is_async or replicator.name == "tpu"
                   or replicator.num_local_replicas == 1)
     self._devices = [None] if one_by_one else list(replicator.strategy.extended.worker_devices)
-    self._all_gather = replicator.compile(lambda step, arguments: replicator.on_replicas(
-        collectives.all_gather, step, arguments))
 
   def deal(self, function: Part, count: int) -> Iterator[Nest]:
     """Yields the results as the function `deal` does."""
@@ -64,10 +61,8 @@ class Dealer:
     """The results of the replicas of all workers, in the order of replicas."""
     if self.workers == 1:
       return results
-    stacked = tree.map_structure(lambda *leaves: np.stack(leaves), *results)
-    gathered = self._replicator.local_results(self._all_gather(
-        context.current().step, (self._replicator.distribute(stacked),)))[0]  # [replicas, 1, ...]
-    return [tree.map_structure(lambda x, i=i: x[i, 0].numpy(), gathered)
+    joined = self._replicator.joined(tree.map_structure(lambda *leaves: np.stack(leaves), *results))
+    return [tree.map_structure(lambda x, i=i: x[i], joined)
             for i in range(self._replicator.num_replicas)]
 
 

@@ -157,6 +157,9 @@ class Replicator:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
         strategy cannot update a variable of the step, or `run` is called inside a step.
     """
+    if context.current().is_step:
+      raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
+                       "call the function itself, or run it after the step")
     self._steps_run += 1
     return self._run(step_fn, inputs, self._steps_run - 1)
 
@@ -174,9 +177,6 @@ class Replicator:
     return self.joined(np.repeat(value, self.num_local_replicas))[::self.num_local_replicas]
 
   def _run(self, step_fn: Step, inputs: Nest | None, number: int) -> list[Nest]:
-    if context.current().is_step:
-      raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
-                       "call the function itself, or run it after the step")
     # TensorFlow does not find the lines of a lambda for its errors.
     def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
       return self.on_replicas(step_fn, step, arguments)
