@@ -10,13 +10,16 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import jinja2
 import numpy as np
 
 from replicator.console.formatting import format_duration, format_number
 from replicator.workdir import charts, reader
 from replicator.workdir.charts import Series
+
+if TYPE_CHECKING:  # A training imports it for its first report, and not before its first step.
+  import jinja2
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
@@ -77,7 +80,8 @@ def render(template: str, folder: pathlib.Path = TEMPLATES, **values: object) ->
 
 
 @functools.cache  # A run renders its report again and again; the templates are compiled once.
-def _environment(folder: pathlib.Path) -> jinja2.Environment:
+def _environment(folder: pathlib.Path) -> "jinja2.Environment":
+  import jinja2
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader([folder, TEMPLATES]), autoescape=True,
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
