@@ -143,7 +143,7 @@ SETTINGS = [
     *((of(Environments, name), f"Environments.name = '{name}'...{line}") for name, line in [
         ("Pendulum-v0", "no such environment. Did you mean 'Pendulum-v1'?"),
         ("Zork", "no such environment. gymnasium.pprint_registry() lists all."),
-        ("Point-v0", "lists all. One that a module registers is written 'module:N"),
+        ("Warehouse-v3", "lists all. One that a module registers is written 'module:N"),
         ("nowhere:Pendulum-v1", "needs nowhere, which is not installed")]),
     *((of(Environments, "Pendulum-v1", **settings), line) for settings, line in [
         ({"number": 0}, "Environments.number = 0"),
