@@ -113,12 +113,13 @@ def place(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def print_table(agent: str, ours: Returns, theirs: Returns) -> None:
   """Prints a row for each task, and one for all."""
-  print(f"| task | {agent}, mean [interval] (seeds) | published | place |")
-  print("| --- | --- | --- | --- |")
-  for task in ours:
-    print(f"| {task} | {in_words({task: ours[task]}, mean)} | "
-          f"{in_words({task: theirs[task]}, mean)} | {place(ours[task], theirs[task])} |")
-  print(f"| interquartile mean | {in_words(ours, iqm)} | {in_words(theirs, iqm)} | |")
+  print(f"| task | {agent} | mean [interval] (seeds) | published | place |")
+  print("| --- | --- | --- | --- | --- |")
+  for task, values in ours.items():
+    print(f"| {task.replace('_', ' ')} | {', '.join(f'{value:.0f}' for value in values)} | "
+          f"{in_words({task: values}, mean)} | {in_words({task: theirs[task]}, mean)} | "
+          f"{place(values, theirs[task])} |")
+  print(f"| interquartile mean | | {in_words(ours, iqm)} | {in_words(theirs, iqm)} | |")
 
 
 def draw(axes, agent: str, results: Mapping[str, Returns]) -> None:

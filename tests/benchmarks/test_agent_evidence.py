@@ -33,12 +33,12 @@ def test_a_return_is_the_mean_of_the_evaluations_around_the_steps(printed):
   lines = printed(("cheetah-run", [(80_000, 1.0), (96_000, 200.0), (104_000, 300.0), (112_000, 9)]),
                   ("cheetah-run", [(100_000, 350.0)]), ("ball_in_cup-catch", [(100_000, 40.0)]))
   # Published: cup 782, cheetah 131, of 10 seeds each (mean over published_returns.json).
-  assert lines[2].startswith("| ball_in_cup_catch | 40 (1) | 782 [")
+  assert lines[2].startswith("| ball in cup catch | 40 | 40 (1) | 782 [")
   assert lines[2].endswith("(10) | below |")
-  assert lines[3].startswith("| cheetah_run | 300 [250, 350] (2) | 131 [")
+  assert lines[3].startswith("| cheetah run | 250, 350 | 300 [250, 350] (2) | 131 [")
   assert lines[3].endswith("(10) | above |")
   # Over the runs of both tasks: the middle of 40, 250 and 350, none of which is cut at 3 runs.
-  assert lines[4].startswith("| interquartile mean | 213 ")
+  assert lines[4].startswith("| interquartile mean | | 213 ")
   assert "an update every 8.0 environment steps" in lines[5]
 
 
