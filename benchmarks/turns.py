@@ -138,7 +138,7 @@ class Contender:
 
   def close(self) -> None:
     """Ends the processes, and those that they have started."""
-    for process in self._processes:  # Those of a cluster wait for each other.
+    for process in self._processes:  # Processes of a cluster wait for each other.
       assert process.stdin
       with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

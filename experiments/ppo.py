@@ -65,7 +65,7 @@ class PPO(tf.Module):
     """Takes one step, on this replica's part of the minibatch; returns scalars, float [].
 
     These are the losses of the policy and of the critic; `value`, the critic's mean; the policy's
-    `entropy`; `kl`, an estimate of the divergence of the policy from that which acted; `clipped`,
+    `entropy`; `kl`, an estimate of the divergence of the policy from the one that acted; `clipped`,
     the share of actions whose probability moved too far; and the scalars of the actor.
     """
     batch = self.replay.minibatch()

@@ -10,7 +10,7 @@ USAGE_STATUS = 2  # The exit status after a bad command line or configuration.
 PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and saved.
 _STDLIB = sysconfig.get_paths()["stdlib"]
 ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # Where the files of this package are.
-# So begins an error that Keras or AutoGraph raises in place of the one that it caught.
+# The first words of errors that Keras and AutoGraph raise in place of those that they caught.
 _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
                         "Could not automatically infer the output shape")
 # What TensorFlow raises in place of a UsageError of Python code that an input pipeline calls.

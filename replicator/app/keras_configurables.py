@@ -19,7 +19,7 @@ import tensorflow as tf
 from replicator.optimizers.schedules import Number
 
 _OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
-               "Lion", "Muon", "RMSprop", "SGD")  # Those that `wrap_optimizer` accepts.
+               "Lion", "Muon", "RMSprop", "SGD")  # What `wrap_optimizer` accepts.
 _SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay",
               "PiecewiseConstantDecay", "PolynomialDecay")
 _INITIALIZERS = ("GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "LecunNormal",

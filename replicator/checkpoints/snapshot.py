@@ -111,7 +111,7 @@ class Variables:
       copies = copies_of(variable)
       saved = value if path in snapshot.by_replica else value[np.newaxis]
       if path in self._by_replica:
-        # Those of this process begin at the first one, among all replicas.
+        # Among all replicas, this process's begin at `first`.
         first = self._cluster.worker_id * len(copies) if self._cluster else 0
         count = self._cluster.num_replicas if self._cluster else len(copies)
         values = list(_spread(path, variable, saved, count)[first:first + len(copies)])

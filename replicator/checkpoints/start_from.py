@@ -27,7 +27,7 @@ from replicator.workdir import reader
 _MOST_LINES = 8  # On what is not taken; `run.json` names everything.
 
 Layers = Mapping[str, keras.layers.Layer]  # By name.
-Names = Mapping[str, str]  # Those of weights and averages, by path in a checkpoint; see `names_of`.
+Names = Mapping[str, str]  # Names of weights and averages, by path; see `names_of`.
 
 Origin = tuple[dict[str, Any] | None, list[str]]
 """Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
@@ -283,7 +283,7 @@ def _weights(names: Names) -> dict[str, str]:
 
 
 def _within(names: Names, network: str) -> dict[str, str]:
-  """Those of one network."""
+  """The paths of the weights of one network, by name."""
   return {name: path for name, path in _weights(names).items() if _network(path) == network}
 
 

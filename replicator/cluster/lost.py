@@ -12,7 +12,7 @@ from replicator.errors import RunFailed
 Cluster = Mapping[str, Sequence[str]]  # The addresses "host:port" of each job.
 
 NEWS = "the others lost "
-"""So begins what a process tells the others before it ends, with the name of the first one."""
+"""The first words of what a process tells the others before it ends; a process's name follows."""
 
 TWICE = "with a different incarnation"
 """TensorFlow's words for a process whose number another one had before."""

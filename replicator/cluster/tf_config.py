@@ -21,7 +21,7 @@ READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes, "sagemaker": of_sagem
 """The managers that set variables of their own."""
 
 STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
-"""Who starts processes with a TF_CONFIG, and a variable that they set, too."""
+"""The programs that start processes with a TF_CONFIG, and another variable that each sets."""
 
 MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 """What `Replicator.cluster` may name."""

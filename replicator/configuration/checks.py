@@ -69,7 +69,7 @@ def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> s
                  if selector in referred or not selector.startswith(("keras.", "tf.", "gin."))
                  for each in parameters(c))
   owners = [owner for owner, each in known if each == parameter]
-  # Those that the configuration has to do with, or else all.
+  # The owners that the configuration names, or else all.
   named = set(map(short_name, referred | {binding.selector for binding in bindings}))
   owners = [owner for owner in owners if owner in named] or owners
   if owners:

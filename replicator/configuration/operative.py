@@ -82,7 +82,7 @@ def _change(before: str | None, now: str | None) -> str:
 
 @contextlib.contextmanager
 def calls_of_one_run(*also: str) -> Iterator[None]:
-  """Forgets after the body the calls in it, which are none of a later run of this process.
+  """Forgets after the body the calls in it, which are not those of a later run of this process.
 
   Those of the configurables `also` came before the body. What a run has called counts as used, also
   in later runs under the same configuration. An observer, which ends a run by neither of the

@@ -170,7 +170,7 @@ class _Reader:
     elif isinstance(statement, config_parser.ImportStatement):
       try:
         context.process_import(statement)
-      except SyntaxError as error:  # That of the module: the statement is gin.
+      except SyntaxError as error:  # In the module: the statement is gin.
         raise UsageError(first_line(error)) from error
     else:
       self._find(statement.selector)
@@ -194,7 +194,7 @@ class _Delegate(gin.config.ParserDelegate):
     self._text = text.splitlines()
     self.is_record = text.startswith(RECORD_HEADER)
     self.line_of_statement = 1  # Where the statement begins that is parsed.
-    self.line = 1  # That of the statement that was parsed last, or of a `@name` since.
+    self.line = 1  # The line of the newest statement, or of a `@name` since.
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
     if self.is_record:

@@ -45,7 +45,7 @@ def begin(argv: Sequence[str]) -> None:
   if _status or not is_chief() or any(w.partition("=")[0] in _OTHER_OUTPUT for w in argv):
     return
   if threading.current_thread() is threading.main_thread():
-    stderr = os.dup(2)  # That of the import of TensorFlow is kept back.
+    stderr = os.dup(2)  # The import of TensorFlow replaces it.
     signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
   _status = Status().__enter__()
   # The flags that are announced; who reads the command line later reports its mistakes.

@@ -38,12 +38,12 @@ class Evidence:
 
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
-    self.stateful_draws: list[str] = []  # Those whose state is the operation's, in no checkpoint.
+    self.stateful_draws: list[str] = []  # Draws with a state in no checkpoint.
     self.constant_draws: list[str] = []  # Generators of Python and NumPy that are called in it.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
-    self._own_draws: list[tuple[str, int]] = []  # Those of `replicator.random`, with their rows.
+    self._own_draws: list[tuple[str, int]] = []  # By `replicator.random`, with rows.
     self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
     self._paths = {id(item): path for path, item in held_by(step, (Optimizer,))}
     layers = [layer for _, outermost in held_by(step, (keras.layers.Layer,))

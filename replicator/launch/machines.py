@@ -28,7 +28,7 @@ class Machines:
     self._names, self._ssh, self._least = list(names), ssh, least
     self._is_elastic = least is not None and least < len(names)
     self._present = self._names
-    self._answering: list[str] | None = None  # Those that answered just now, if they were asked.
+    self._answering: list[str] | None = None  # Just now, if they were asked.
 
   @contextlib.contextmanager
   def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]

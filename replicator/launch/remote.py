@@ -1,6 +1,6 @@
 """A process on another machine, which gets signals and ends with this one.
 
-Neither ssh nor an agent hands on signals. So the other machine runs `main`, which starts the
+Neither ssh nor an agent passes on signals. So the other machine runs `main`, which starts the
 command, reads numbers of signals from its standard input, and stops the command when that input
 ends.
 """

@@ -89,7 +89,7 @@ class _Call:
     self._check_second_pass(_operations(name))
     gradients = tape.gradient(_floating(results), [*_floating(inputs), *variables],
                               output_gradients=list(dy))
-    # Those by the variables first: while one is missing, the activations are kept.
+    # The variables' gradients first: while one is missing, the activations are kept.
     with tf.control_dependencies([x for x in tree.flatten(gradients) if tf.is_tensor(x)]):
       of_inputs = iter([x if x is None else tf.identity(x)
                         for x in gradients[:len(_floating(inputs))]])

@@ -41,7 +41,7 @@ class MovingAverages(tf.Module):
           moved = tf.where(due, moved, average)
         average.assign(moved)
 
-    groups: dict[tuple, list[tuple[Any, Any]]] = {}  # Those of the same devices move together.
+    groups: dict[tuple, list[tuple[Any, Any]]] = {}  # By devices: they move together.
     for average, variable in zip(self.values, self._variables, strict=True):
       if variable.trainable:
         devices = tuple(copy.device for copy in copies_of(variable.value))

@@ -25,7 +25,7 @@ class Microbatch:
   count: int  # The number of parts.
   index: int | tf.Tensor = 0  # The number of this part; in a compiled loop an int32 [].
   is_first: bool = True
-  first_values: list[Any] = dataclasses.field(default_factory=list)  # Those of `once` in part 0.
+  first_values: list[Any] = dataclasses.field(default_factory=list)  # Of `once`, in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
   # How often the first part moved each average; see `replicated.average_change`.
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
@@ -73,7 +73,7 @@ class RunContext:
   rollbacks: int = 0
   global_batch_size: int = 1  # The examples of one step over all replicas.
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
-  strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
+  strategy: tf.distribute.Strategy | None = None  # The newest `Replicator`'s.
   is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
   is_program: bool = False  # Whether the process ends with its run; see `app.run`.
   outside: StepContext = dataclasses.field(

@@ -19,7 +19,7 @@ from replicator.step import context
 _LEFT_OUT = ("Assert", "CheckNumerics", "Collective", "Nccl", "Print")
 # On CPUs, XLA is slower for convolutions than TensorFlow. Their gradients begin with these, too.
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")
-# So it is for sums over the positions of their maps, as of batch normalization: by four times.
+# It is four times slower for sums over the positions of maps, as in batch normalization.
 _SUMS = ("BiasAddGrad", "Mean", "Sum")
 _MAP_RANK = 4
 

@@ -52,7 +52,7 @@ class Mirror:
     log.setLevel(log.level or logging.CRITICAL)  # What it logs, it raises.
     self._there: set[str] = set()  # What this process has found in the store, or put there.
     self._pushed: States = {}  # What each local file was when it was put.
-    self._sums: dict[str, dict[str, str]] = {}  # Those of the checkpoints in the store.
+    self._sums: dict[str, dict[str, str]] = {}  # Checksums in the store.
 
   # ---- One object -------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Mirror:
       raise UsageError(f"{self.url}: holds other files, such as {min(there)}, and no run; write "
                        "the URL of a run, or a new one")
     index = folder / _INDEX
-    known = json.loads(index.read_text()) if index.exists() else {}  # That which is here.
+    known = json.loads(index.read_text()) if index.exists() else {}  # What is here.
     if logs:
       wanted = {name for name in there if not name.startswith("checkpoints/")}
       changed = [name for name in wanted

@@ -83,7 +83,7 @@ class Search:
     count: the number of trials that the sweep will have.
   """
 
-  stage = ""  # That of a population.
+  stage = ""  # Only a population has one.
 
   def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
                folder: pathlib.Path, in_memory: bool = False):

@@ -12,7 +12,7 @@ from replicator.errors import Preempted
 from replicator.processes import signals_heard, stop_signals
 from replicator.step import context
 
-SAME_PRESS_SECONDS = 1.0  # A launcher hands on the Ctrl-C that its processes get anyway.
+SAME_PRESS_SECONDS = 1.0  # A launcher passes on a Ctrl-C that its processes get anyway.
 
 
 class StopSignal(contextlib.ExitStack):

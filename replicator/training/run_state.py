@@ -80,7 +80,7 @@ class RunState:
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
 
-    That which a stop or an end has saved is passed over: a run that goes on has none there.
+    It skips a checkpoint that a stop or an end has saved: a run that goes on has none there.
 
     Raises a RunFailed if the guard says that the run must stop instead.
     """

@@ -29,7 +29,7 @@ class _Compiled:
   # The step's scalars, and which are counters; known when the function is traced, as the next.
   scalars: dict[str, bool]
   draws: list[str]  # The generators of Python and NumPy that the step draws from.
-  optimizers: dict[str, Optimizer]  # Those of the step, by path.
+  optimizers: dict[str, Optimizer]  # The step's, by path.
   arguments: tuple  # What it was first called with.
   jit_compile: bool
 

@@ -15,7 +15,7 @@ from replicator.workdir import lock
 
 _PREFIX = "replicator-workdir-"  # In the folder for temporary files.
 _BEHIND = ".behind"  # In a folder that has what the mirror lacks.
-_runs: dict[pathlib.Path, "_Run"] = {}  # Those of this process, by their local folder.
+_runs: dict[pathlib.Path, "_Run"] = {}  # This process's, by local folder.
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ class WorkdirWriter:
     self._place = kernel.Place() if kernel.is_kernel() else None
     self._events = tf.summary.create_file_writer(str(workdir))
     self.take_back(first_step if first_step else -1)  # Step 0 is evaluated again.
-    self.facts = self._all_facts(facts, first_step)  # Those of `run.json`.
+    self.facts = self._all_facts(facts, first_step)  # The content of `run.json`.
     self._write_facts()
 
   def metrics(self, step: int, seconds: float, values: dict[str, float]) -> None:

@@ -21,9 +21,9 @@ Kernels = Callable[[int], keras.initializers.Initializer | str]
 @dataclasses.dataclass(frozen=True)
 class Architecture:
   """Channels of one resolution's networks, in units of their width."""
-  # Those of the generator's 4x4 map, then after each of its blocks, which double the size.
+  # Of the generator's 4x4 map, then after each of its blocks, which double the size.
   up: tuple[int, ...]
-  down: tuple[int, ...]  # Those after each block of the discriminator and of an encoder.
+  down: tuple[int, ...]  # After each block of the discriminator and of an encoder.
   halvings: int  # How many of these blocks halve the size, from the first one.
 
 

@@ -102,7 +102,7 @@ class _Machine(PythonMachine):
   The numbers [size] of these are in `storages`, by key, for the caller to fill.
   """
 
-  # Those of protocol 2, which `torch.save` writes; later ones may ask for any memory.
+  # Protocol 2, which `torch.save` writes; later ones may ask for any memory.
   dispatch: ClassVar[dict[int, Callable[[Any], Any]]] = {
       code: run for code, run in PythonMachine.dispatch.items() if code <= pickle.LONG4[0]}
 

@@ -31,9 +31,9 @@ class Episodes:
 
   returns: np.ndarray  # float64 `[episodes]`.
   lengths: np.ndarray  # int64 `[episodes]`, in steps.
-  observations: list[np.ndarray]  # Those of the first episode, at which it acted.
-  actions: list[np.ndarray]  # Those of the first episode, float32 `[action_size]` each.
-  rewards: list[float]  # Those of the first episode.
+  observations: list[np.ndarray]  # At which the agent acted, in the first episode.
+  actions: list[np.ndarray]  # In the first episode, float32 `[action_size]` each.
+  rewards: list[float]  # In the first episode.
 
 
 @gin.configurable(denylist=["make_environments", "warn"])

@@ -35,10 +35,10 @@ class Setup(NamedTuple):
   """The parts from which an actor starts."""
 
   environments: Environments  # k environments, not started.
-  graph: tuple[bytes, list[str]]  # That of the policy, see `policy_graph`.
+  graph: tuple[bytes, list[str]]  # The policy's, see `policy_graph`.
   weights: list[np.ndarray]  # The policy's first ones.
   seed: int  # Determines all random numbers of the actor.
-  exploration: Exploration  # That of its environments.
+  exploration: Exploration  # In its environments.
   steps_per_order: int  # Steps of an order in each of the actor's environments.
 
 

@@ -16,7 +16,7 @@ class Trained(tf.Module):
 
   @property
   def trainable_variables(self) -> list[keras.Variable]:
-    """Those of each layer, in the order in which the layers became attributes."""
+    """The variables of each layer, in the order in which the layers became attributes."""
     layers = held_by(self, (keras.layers.Layer,))
     return [v for _, layer in layers for v in layer.trainable_variables]
 

@@ -36,7 +36,7 @@ class WorldModel(Trained):
     action_size: length of an action.
     embedding: length of an encoded observation.
     dynamics_weight: weight of the divergence that moves the prior to the posterior.
-    representation_weight: weight of that which moves the posterior to the prior.
+    representation_weight: weight of the divergence that moves the posterior to the prior.
     free_nats: divergences below that count as that, and have no gradient.
 
   Attributes:

@@ -25,7 +25,7 @@ from replicator.errors import nearest
 class ResNetDescription(NamedTuple):
   """The differences between residual networks."""
 
-  blocks: tuple[int, ...]  # Those of each stage; all stages but the first halve the size.
+  blocks: tuple[int, ...]  # In each stage; all stages but the first halve the size.
   # Whether a block has three convolutions, with four times the channels at its end.
   bottleneck: bool = False
   # Whether it is for images of 32 pixels: with 16 channels in the first stage in place of 64, and

@@ -25,7 +25,7 @@ class EncodedImages(Protocol):
   path: str  # Where they are, as the user wrote it.
   labels: np.ndarray  # int [n], which index `class_names`.
   class_names: tuple[str, ...]  # One name per label, in label order.
-  # That of all images, which are squares; None if they have their own sizes.
+  # The side of all images, which are squares; None if they have their own sizes.
   image_shape: Shape | None = None
   _files: Sequence[str] = ()
 

@@ -102,7 +102,7 @@ class Population:
     self._left = [trial for trial in self.trials.values()
                   if not (self._has_entered(trial)
                           and self._results[trial.id].record.is_ended(retry_failed))]
-    self._open = {trial.id for trial in self._left}  # Those that have not ended, too.
+    self._open = {trial.id for trial in self._left}  # With those that run now.
 
   def _trials(self, generations: Sequence[Generation]) -> Iterator[Record]:
     steps = len(generations) * self._interval
