@@ -30,8 +30,8 @@ class Values:
   """An argument or the result of a network: a batch of arrays."""
 
   name: str  # In the files.
-  shape: tuple[int, ...]  # Of one array of the batch.
-  dtype: str  # Of its elements.
+  shape: tuple[int, ...]  # One array of the batch has it.
+  dtype: str  # The dtype of its elements.
   meaning: str  # Its contents, in a few words.
   low: float | None = None  # The least element; None where there is no bound.
   high: float | None = None  # The greatest one.

@@ -58,7 +58,7 @@ class Gathered:
   """
 
   count: int  # n.
-  statistics: FeatureStatistics  # Of the features.
+  statistics: FeatureStatistics  # The features' statistics.
   features: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   logits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))
   images: np.ndarray = dataclasses.field(default_factory=lambda: np.empty([0, 0]))

@@ -25,7 +25,7 @@ class Microbatch:
   count: int  # The number of parts.
   index: int | tf.Tensor = 0  # The number of this part; in a compiled loop an int32 [].
   is_first: bool = True
-  first_values: list[Any] = dataclasses.field(default_factory=list)  # Of `once`, in part 0.
+  first_values: list[Any] = dataclasses.field(default_factory=list)  # By `once`, in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
   # How often the first part moved each average; see `replicated.average_change`.
   moves: Counter[int] = dataclasses.field(default_factory=Counter)

@@ -21,7 +21,7 @@ Kernels = Callable[[int], keras.initializers.Initializer | str]
 @dataclasses.dataclass(frozen=True)
 class Architecture:
   """Channels of one resolution's networks, in units of their width."""
-  # Of the generator's 4x4 map, then after each of its blocks, which double the size.
+  # In the generator's 4x4 map, then after each of its blocks, which double the size.
   up: tuple[int, ...]
   down: tuple[int, ...]  # After each block of the discriminator and of an encoder.
   halvings: int  # How many of these blocks halve the size, from the first one.
