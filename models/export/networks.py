@@ -30,7 +30,7 @@ class Values:
   """An argument or the result of a network: a batch of arrays."""
 
   name: str  # In the files.
-  shape: tuple[int, ...]  # One array of the batch has it.
+  shape: tuple[int, ...]  # The shape of one array of the batch.
   dtype: str  # The dtype of its elements.
   meaning: str  # Its contents, in a few words.
   low: float | None = None  # The least element; None where there is no bound.
