@@ -5,6 +5,7 @@ is collected, and shown only if the import fails.
 """
 
 import contextlib
+import faulthandler
 import gc
 import os
 import shutil
@@ -20,6 +21,7 @@ def import_tensorflow() -> None:
   its wrappers for scikit-learn and its galleries of pictures, and its old version loads SciPy. It
   does without them here; who needs these imports `sklearn` and `matplotlib.pyplot` first.
   """
+  _give_signals_a_stack()
   if "tensorflow" in sys.modules:
     return
   # Errors (level 2) stay visible. A user who wants to see more sets the variable.
@@ -28,6 +30,17 @@ def import_tensorflow() -> None:
     import tensorflow as tf
     tf.config.list_physical_devices()  # Probing for a GPU that is not there logs an error.
   tf.get_logger().setLevel("ERROR")
+
+
+def _give_signals_a_stack() -> None:
+  """Makes signal handlers of this thread run on a stack of their own.
+
+  Matrix products of oneDNN (TensorFlow 2.21, with AVX-512) keep numbers below the stack pointer,
+  where a handler would overwrite them: a signal then corrupts a step, or ends the process.
+  """
+  if sys.__stderr__ and not faulthandler.is_enabled():
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # It may be closed.
+      faulthandler.enable(sys.__stderr__)  # Python has no other way to make such a stack.
 
 
 _OPTIONAL = ("sklearn", "matplotlib", "scipy")  # What Keras can do without.
