@@ -86,7 +86,7 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
     noise_size: see `Agent`; None for the length of an action.
   """
   seed, on_policy = random.seed_of("actor"), isinstance(replay, Rollouts)
-  # The policy does not take random actions. Where gin binds `random_steps`, the run is refused.
+  # A random action is not the policy's. Where gin binds `random_steps`, the run is refused.
   exploration = (Exploration(random_steps=0, noise_size=noise_size) if on_policy else
                  Exploration(noise_size=noise_size))
   has_noise = not (environments.discrete or on_policy)

@@ -15,12 +15,12 @@ from replicator.console import quiet
 
 @tf.function(jit_compile=True, autograph=False)
 def products(xs: list[tf.Tensor], ys: list[tf.Tensor]) -> list[tf.Tensor]:
-  """Those of a layer's gradient, for several layers."""
+  """The gradients of the kernels of several layers: `[256, i], [256, 256] -> [i, 256]` each."""
   return [tf.matmul(x, y, transpose_a=True) for x, y in zip(xs, ys, strict=True)]
 
 
 def main(seconds: float) -> None:
-  """Runs for so long."""
+  """Multiplies for so many seconds."""
   quiet.import_tensorflow()
   came = 0
 
