@@ -6,8 +6,8 @@
 Prints a table of the tasks that a sweep has trained, and draws performance profiles (Agarwal et al.
 2021, arXiv:2108.13264). `d4pg` and `sac` name the published seeds, whose sources are in
 `published_returns.json`. A run's return is the mean of its evaluations at 0.9 to 1.1 times
-`--at`, which are environment steps. The intervals hold 95 % of 2,000 resamples of the seeds in
-each task.
+`--at`, which are steps of the simulator: a decision with `ActionRepeat` counts as several. The
+intervals hold 95 % of 2,000 resamples of the seeds in each task.
 """
 
 import json
@@ -25,7 +25,7 @@ from replicator import UsageError
 from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("at", 100_000, "Environment steps.")
+flags.DEFINE_integer("at", 100_000, "Steps of the simulator.")
 flags.DEFINE_string("picture", "evidence.png", "The picture.")
 
 Returns = Mapping[str, np.ndarray]
@@ -36,7 +36,7 @@ _PUBLISHED = pathlib.Path(__file__).with_name("published_returns.json")
 
 
 def trained(sweep: str, steps: int) -> tuple[Returns, float]:
-  """The returns of a sweep's runs at some environment steps, and the updates per step.
+  """The returns of a sweep's runs at some steps of the simulator, and the updates per step.
 
   Raises:
     UsageError: no run has an evaluation there.
@@ -46,15 +46,17 @@ def trained(sweep: str, steps: int) -> tuple[Returns, float]:
   for folder in sorted(pathlib.Path(sweep).glob("trials/*")):
     run = reader.read(folder)
     task = re.search(r"^Environments\.name = 'dm_control/(.*)-v\d+'", run.config, re.MULTILINE)
+    repeat = re.search(r"ActionRepeat':\s*{'repeat': (\d+)}", run.config)
+    steps_each = int(repeat[1]) if repeat else 1
     rows = [row for row in run.rows if "eval/return" in row
-            and 0.9 * steps <= row["eval/environment_steps"] <= 1.1 * steps]
+            and 0.9 * steps <= steps_each * row["eval/environment_steps"] <= 1.1 * steps]
     if task and rows:
       found.setdefault(task[1].replace("-", "_"), []).append(
           float(np.mean([row["eval/return"] for row in rows])))
-      updates = rows[-1]["step"] / rows[-1]["eval/environment_steps"]
+      updates = rows[-1]["step"] / (steps_each * rows[-1]["eval/environment_steps"])
   if not found:
     raise UsageError(f"'{sweep}': no trial on the DM Control Suite was evaluated at about "
-                     f"{steps:,} environment steps; write the folder of a sweep")
+                     f"{steps:,} steps; write the folder of a sweep")
   return {task: np.array(values) for task, values in found.items()}, updates
 
 
@@ -130,7 +132,7 @@ def draw(axes, agent: str, results: Mapping[str, Returns]) -> None:
                       label=name, linewidth=1.5)
     axes.fill_between(thresholds, *interval(returns, lambda runs: profile(runs, thresholds)),
                       color=line.get_color(), alpha=0.15, linewidth=0)
-  axes.set_title(f"{agent} at {FLAGS.at:,} environment steps", fontsize=9)
+  axes.set_title(f"{agent} at {FLAGS.at:,} steps", fontsize=9)
   axes.set_xlabel("return", fontsize=8)
   axes.set_ylabel("share of runs above", fontsize=8)
   axes.tick_params(labelsize=8, length=0)
@@ -153,7 +155,7 @@ def main(argv: list[str]) -> None:
       ours = {task: ours[task] for task in known if task in ours}
       theirs = {task: known[task] for task in ours}
       print_table(agent, ours, theirs)
-      print(f"{agent} made an update every {1 / updates:.1f} environment steps.\n")
+      print(f"{agent} made an update every {1 / updates:.1f} steps of the simulator.\n")
       draw(axes, agent, {"this project": ours, "published": theirs})
   except UsageError as error:
     sys.exit(f"error: {error}")
