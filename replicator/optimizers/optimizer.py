@@ -239,7 +239,12 @@ class Optimizer(tf.Module):
     """Updates every replica's copies; a cross-replica function."""
     # All replicas computed it from the same averages, so one of the results is enough.
     all_finite = strategy.experimental_local_results(finite)[0]
-    self.nonfinite_updates.assign_add(tf.cast(tf.logical_not(all_finite), tf.int64))
+    due = tf.constant(True)
+    if self.calls is not None:
+      self.calls.assign_add(1)
+      due = self.calls % self._every == 0
+    self.nonfinite_updates.assign_add(
+        tf.cast(tf.logical_and(due, tf.logical_not(all_finite)), tf.int64))
     if self.loss_scale is not None:
       self.loss_scale.adapt(all_finite)
     made = xla.one_program if in_one_program else lambda update: update
@@ -260,12 +265,10 @@ class Optimizer(tf.Module):
       if self._averages:
         self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
 
-    conditions = [all_finite] if self.skip_nonfinite else []
-    if self.calls is not None:
-      self.calls.assign_add(1)
-      conditions.append(self.calls % self._every == 0)
-    if conditions:
-      tf.cond(tf.reduce_all(conditions), update, lambda: None)
+    if self.skip_nonfinite:
+      tf.cond(tf.logical_and(due, all_finite), update, lambda: None)
+    elif self.calls is not None:
+      tf.cond(due, update, lambda: None)
     else:
       update()
 

@@ -312,6 +312,13 @@ def test_every_number_that_is_not_finite_counts(dtype):
     assert wrapped.nonfinite_updates.numpy() == count
 
 
+def test_calls_that_make_no_update_count_none_that_is_not_finite():
+  wrapped = wrap_optimizer(K.SGD(1.0), [keras.Variable(0.0)], every=2)
+  for bad, count in ((np.nan, 0), (1.0, 0), (np.nan, 0), (np.nan, 1)):
+    wrapped.apply([tf.constant(bad)])
+    assert wrapped.nonfinite_updates.numpy() == count
+
+
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_a_gradient_of_any_variable_that_is_not_finite_skips_the_update_of_all(clip_norm):
   # Two dtypes are joined apart.
