@@ -13,6 +13,8 @@ import tensorflow as tf
 
 import replicator
 from replicator import Replicator
+from replicator.step import context
+from replicator.strategies.distributed_evaluation import Dealer, deal
 from replicator.training.training_function import TrainingFunction
 
 ROWS, COLUMNS = 24, 2  # The shape of each replica's tensor. 1, 2, 3, 4 and 8 divide the rows.
@@ -128,6 +130,22 @@ def check_unequal_lengths(workers: Replicator) -> None:
     np.testing.assert_array_equal(shorter, np.repeat(numbers + 1, numbers))
 
 
+def check_shared_evaluation(workers: Replicator) -> None:
+  """Checks that every worker gets the parts of all in their order, and computes only its own."""
+  computed = []
+
+  def square(part: int) -> dict[str, int]:
+    computed.append(part)
+    return {"square": part ** 2}
+
+  with context.entered(tf.constant(0, tf.int64)) as here:
+    here.dealer = Dealer(workers, on_all_workers=True)
+    found = list(deal(square, 7))
+  assert found == [{"square": i ** 2} for i in range(7)], found
+  own = set(range(workers.worker_id, 7, workers.num_replicas))
+  assert own <= set(computed) <= own | {6}, computed  # The last part fills the last round.
+
+
 def check_disagreement(workers: Replicator) -> None:
   """Checks that workers that call different collectives raise an error instead of waiting."""
   def disagreeing_step() -> dict[str, tf.Tensor]:
@@ -147,6 +165,7 @@ if __name__ == "__main__":
   check(workers, None)
   check(workers, [[i] for i in range(workers.num_replicas)])
   check_unequal_lengths(workers)
+  check_shared_evaluation(workers)
   check_disagreement(workers)
   print(f"checked {workers.num_replicas} replicas")
   sys.stdout.flush()

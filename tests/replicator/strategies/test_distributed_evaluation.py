@@ -1,6 +1,6 @@
 """Parts of an evaluation, dealt to replicas: their order, their devices, and errors in them.
 
-That workers of their own share them is in `tests/experiments`.
+That workers of their own share them is in `tests/programs/every_collective.py`.
 """
 
 import threading
