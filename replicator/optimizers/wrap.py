@@ -45,7 +45,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
       slots, averages and `iterations` stay as they are. Such updates are counted in either case.
       Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
     every: makes an update at one of this many calls, from the gradients of that call; those of the
-      others change nothing. So a policy can wait for its critics.
+      others change nothing. So a policy can wait for its critics. It saves little time: the other
+      gradients are computed, too. A step that updates one network several times saves it.
 
   Returns:
     An `Optimizer`; a step calls its `minimize` or its `apply`.
