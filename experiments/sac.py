@@ -68,8 +68,9 @@ class SAC(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critics' loss; the policy's `entropy`; the `temperature`; `value`, the critics'
-    mean value of the policy's actions; and the scalars of the actor and of the replay.
+    These are the critics' mean absolute error, weighted; the policy's `entropy`; the
+    `temperature`; `value`, the critics' mean value of the policy's actions; and the scalars of the
+    actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)

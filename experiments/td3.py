@@ -62,8 +62,8 @@ class TD3(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critics' loss; `value`, the first critic's mean value of the policy's actions; and
-    the scalars of the actor and of the replay.
+    These are the critics' mean absolute error, weighted; `value`, the first critic's mean value of
+    the policy's actions; and the scalars of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)

@@ -48,8 +48,9 @@ def _compare(words: list[str]) -> int:
   text = page(found)
   try:
     atomic.write_whole(output, text)
-  except OSError as error:
-    raise UsageError(f"--output={output}: cannot be written ({error.strerror})") from error
+  except (OSError, ValueError) as error:
+    why = error.strerror if isinstance(error, OSError) else "it names no file"
+    raise UsageError(f"--output={output}: cannot be written ({why})") from error
   _print(found)
   print(f"wrote {output}")
   return 0

@@ -65,10 +65,17 @@ def _rerun(words: list[str]) -> int:
   if not changed:
     print("everything that the run recorded is as it was")
   print(f"running again in {workdir}: {shown}", flush=True)
-  if not flags.yes and input("Start this command? [y/N] ").strip().lower() not in ("y", "yes"):
+  if not flags.yes and not _agrees():
     raise RunFailed("not started, because the answer was not yes")
   os.chdir(facts["working_directory"])
   os.execve(command[0], command, variables)
+
+
+def _agrees() -> bool:
+  try:
+    return input("Start this command? [y/N] ").strip().lower() in ("y", "yes")
+  except EOFError:
+    return False
 
 
 def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:

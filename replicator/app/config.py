@@ -23,10 +23,18 @@ def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
     UsageError: the configuration has a mistake; unused bindings are found after the first step.
   """
   gin.clear_config()
-  checks.check(statements.read(files, bindings))
+  try:
+    checks.check(statements.read(files, bindings))
+    _finalize()
+  except BaseException:
+    gin.clear_config()  # The next cell of a notebook would have a part of it.
+    raise
+  if kernel.is_kernel():
+    gin_internals.unlock()  # A later cell may define something configurable.
+
+
+def _finalize() -> None:
   try:
     gin.finalize()
   except Exception as error:  # A finalize hook of the user's may raise any.
     raise UsageError(f"a finalize hook rejects the configuration: {first_line(error)}") from error
-  if kernel.is_kernel():
-    gin_internals.unlock()  # A later cell may define something configurable.

@@ -44,8 +44,6 @@ from replicator.step import context
 from replicator.storage.urls import is_url
 from replicator.workdir import lock, remote
 
-_TRACEBACK = "traceback.txt"
-
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
   """Runs `main(workdir)` as an experiment and exits with its status.
@@ -132,7 +130,7 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
       except Exception as error:
         if not isinstance(chain_of(error)[-1], OneLineError):
           with contextlib.suppress(OSError):  # The disk may be full.
-            pathlib.Path(folder, _TRACEBACK).write_text(traceback.format_exc())
+            pathlib.Path(folder, _traceback_file()).write_text(traceback.format_exc())
         raise
   except Preempted as stopped:
     print(f"{first_line(stopped)}; to resume: {_command(words, workdir)}")
@@ -180,6 +178,12 @@ def _describe(error: BaseException, words: list[str], workdir: str | None) -> st
   line = in_one_line(error)
   if "--debug" in words:
     return line
-  if workdir and (is_url(workdir) or os.path.isfile(f"{workdir}/{_TRACEBACK}")):
-    return f"{line}; the traceback is in {workdir}/{_TRACEBACK}"
+  path = f"{workdir}/{_traceback_file()}"
+  if workdir and (is_url(workdir) or os.path.isfile(path)):
+    return f"{line}; the traceback is in {path}"
   return f"{line} (--debug shows the traceback)"
+
+
+def _traceback_file() -> str:
+  worker = tf_config.number_of(os.environ)
+  return f"traceback-worker-{worker}.txt" if worker else "traceback.txt"

@@ -22,8 +22,9 @@ from replicator.configuration.gin_internals import (
   registry,
 )
 from replicator.configuration.statements import MACRO, Binding
+from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
-from replicator.storage.urls import folder_of
+from replicator.storage.urls import folder_of, is_url
 from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.training_function import TrainingFunction
@@ -40,7 +41,8 @@ def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
     UsageError: the configuration of the earlier run is missing or is not gin.
   """
   before = _configuration_of(flags.diff) if flags.diff else ""
-  problem = _trace(main, flags.workdir or "runs/explained", flags.gin_file, flags.gin_param)
+  workdir = flags.workdir if flags.workdir and not is_url(flags.workdir) else "runs/explained"
+  problem = _trace(main, workdir, flags.gin_file, flags.gin_param)
   if flags.explain:
     _print_values(problem)
   if flags.diff:
@@ -74,7 +76,7 @@ class _Tracer(Observer):
       with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
         TrainingFunction(training.replicator, training.step, 1).trace(next(batches))
     except Exception as error:
-      self.problem = f"the step cannot be traced: {first_line(error)}"
+      self.problem = f"the step cannot be traced: {line_of(error)}"
     self.stop()
 
 

@@ -26,8 +26,10 @@ from replicator.configuration.checks import missing_values_reported
 from replicator.configuration.configurables import binding_name, result_of
 from replicator.configuration.gin_internals import current_bindings, registry, unlock
 from replicator.configuration.statements import CONSTANT
-from replicator.errors import UsageError, first_line
+from replicator.console.error_line import line_of
+from replicator.errors import UsageError
 from replicator.step import context
+from replicator.step.random_bits import set_seed
 from replicator.storage.urls import folder_of
 from replicator.training.observer import Training, run_until_prepared
 
@@ -95,10 +97,13 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     unlock()  # The program may not be imported yet, and defines what is configurable.
     main = main or main_of_run(facts)
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
-    context.run.is_loaded = True
+    context.run.is_loaded = context.run.is_loading = True
     with missing_values_reported():
       training = run_until_prepared(main, lambda training: training, f"{folder}: its program")
-    loaded = training, Checkpoints(folder / "checkpoints", training.step).restore_step(step)
+    context.run.is_loading = False
+    state = Checkpoints(folder / "checkpoints", training.step).restore_step(step)
+    set_seed(context.run.seed, state.get("rollbacks", 0))
+    loaded = training, state["step"]
     if not before:
       stack.pop_all()
       unlock()
@@ -214,7 +219,7 @@ def _imported(name: str | None, file: str) -> types.ModuleType:
   except Exception as error:  # A program may raise any.
     where = "" if name is None else f" (it was run from {os.path.dirname(file)})"
     raise UsageError(f"the program of the run, {name or file}, cannot be imported: "
-                     f"{first_line(error)}{where}") from error
+                     f"{line_of(error)}{where}") from error
 
 
 def _module_of_file(file: str) -> types.ModuleType:

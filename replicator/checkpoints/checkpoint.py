@@ -3,7 +3,7 @@
 A checkpoint is a folder `step-NNNNNNNN` with a TensorFlow tensor bundle `variables`, whose keys are
 the attribute paths of `step.variables.variables_of`, and a manifest (see `replicator.atomic`) with
 the step, the state of the loop, the scalars that were logged at exactly this step, the names of the
-networks' weights, and the configured learning rates.
+networks' weights, the roles of the optimizers' variables, and the configured learning rates.
 """
 
 import concurrent.futures
@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import atomic
-from replicator.checkpoints.names import names_of
-from replicator.checkpoints.rates import as_configured, rates_of
+from replicator.checkpoints.names import moved, names_of
 from replicator.checkpoints.retention import Retention
+from replicator.checkpoints.slots import Slots
 from replicator.checkpoints.snapshot import Snapshot, Variables
 from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
@@ -70,7 +70,7 @@ class Checkpoints:
     variables = variables_of(step)
     self._paths = variables.keys()
     self._variables = Variables(variables, replicator)
-    self._rates = rates_of(step, variables)  # As they are configured.
+    self._slots = Slots(step, variables)  # With the learning rates as they are configured.
     self._writes = replicator is None or replicator.worker_id == 0
     self._trainable = Trainable(step)
     self._names = names_of(step)
@@ -98,7 +98,7 @@ class Checkpoints:
     if self._writes:
       facts = {"step": step, "loop": loop_state, "by_replica": snapshot.by_replica,
                "trainable": self._trainable.changes(), "scalars": scalars or {},
-               "names": self._names, "due": due, "rates": self._rates}
+               "names": self._names, "due": due, **self._slots.facts()}
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
@@ -170,8 +170,8 @@ class Checkpoints:
     self.written = facts["step"]
     return {**facts["loop"], "step": facts["step"]}
 
-  def restore_step(self, step: int | Literal["best"] | None = None) -> int:
-    """Restores a checkpoint, which is found as in `read`; returns its step.
+  def restore_step(self, step: int | Literal["best"] | None = None) -> dict:
+    """Restores a checkpoint, which is found as in `read`; returns what `restore` does.
 
     It writes nothing to the disk, so the run that saves here may be under way.
 
@@ -181,7 +181,7 @@ class Checkpoints:
     """
     folder, facts, values = self.read(step)
     self._put(folder, facts, values, "the code has changed since, or the bindings")
-    return facts["step"]
+    return {**facts["loop"], "step": facts["step"]}
 
   def read(self, step: int | Literal["best"] | None = None, named: bool = False
            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
@@ -223,8 +223,9 @@ class Checkpoints:
 
   def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
            ) -> None:
-    values = as_configured(values, facts.get("rates", {}), self._rates)
-    mismatches = self._variables.mismatches(Snapshot(values, facts["by_replica"]))
+    values = self._slots.placed(values, facts)
+    mismatches = {**self._variables.mismatches(Snapshot(values, facts["by_replica"])),
+                  **moved(facts.get("names", {}), self._names)}
     if mismatches and not _partial_allowed:
       named = [f"'{path}' {what}" for path, what in mismatches.items()]
       if len(named) > _NAMED:

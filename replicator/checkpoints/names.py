@@ -5,6 +5,7 @@ size. These names are the same there: `discriminator/blocks/0/shortcut/layer/ker
 """
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -81,6 +82,17 @@ def names_of(step: Any) -> dict[str, str]:
         if id(variable.value) in names:
           names[id(average.value)] = AVERAGE + names[id(variable.value)]
   return {path: names[id(v)] for path, v in variables_of(step).items() if id(v) in names}
+
+
+def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+  """Descriptions of the weights that are in the place of another one, by path.
+
+  Both map paths in a checkpoint to names. A name that exists only before or only now may be a new
+  name of the same weight.
+  """
+  known, present = set(before.values()), set(now.values())
+  return {path: f"was {name} and is {now[path]}" for path, name in before.items()
+          if now.get(path, name) != name and (name in present or now[path] in known)}
 
 
 def others_of(step: Any) -> list[str]:

@@ -80,7 +80,7 @@ class StartFrom:
     """
     networks = naming.networks_of(step)
     frozen = self._freeze(networks)
-    if context.run.is_loaded:  # The step gets a checkpoint of its own run; the other may be gone.
+    if context.run.is_loading:  # The step gets a checkpoint of its own run; the other may be gone.
       return None, []
     if steps_of(workdir / "checkpoints"):
       return self._resumed(workdir)

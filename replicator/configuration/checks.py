@@ -32,7 +32,8 @@ def check(bindings: Sequence[Binding]) -> None:
   used = {"/".join(reference.scopes) for binding in bindings for reference in binding.references()
           if reference.configurable.selector == MACRO}
   for binding in bindings:
-    if binding.is_macro and binding.scope not in used:
+    # The record of an earlier run may have it for what is gone today.
+    if binding.is_macro and binding.scope not in used and not binding.is_record:
       raise UsageError(f"{binding.where}: the macro {binding.name} is never used."
                        f"{_meant_by_macro(binding.name, bindings, used)}")
   for binding in bindings:
@@ -106,7 +107,7 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
   A binding is no mistake if only an overridden value refers to its configurable: whoever replaces
   `SNGAN.optimizer = @adam` of an included file cannot remove that file's `adam.beta_1`.
   """
-  dropped = dropped_by(bindings)
+  dropped = set(map(id, dropped_by(bindings)))
   scopes = {scope for scope, _ in called}
   found = []
   for binding in effective(bindings):
@@ -115,7 +116,7 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
       continue
     if not is_used(binding, called):
       entered = not binding.scope or any(_inside(scope, binding.scope) for scope in scopes)
-      if binding.selector not in dropped or not entered:
+      if id(binding) not in dropped or not entered:
         found.append(_explained(binding, called, entered))
   return found
 
@@ -148,22 +149,28 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
   return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)
 
 
-def dropped_by(bindings: Sequence[Binding]) -> set[str]:
-  """The configurables that overridden values refer to, also indirectly; some may be in use."""
-  kept = set(map(id, effective(bindings)))
+def dropped_by(bindings: Sequence[Binding]) -> list[Binding]:
+  """The bindings of what an overridden value refers to, also indirectly; some may be in use.
+
+  They stand before the statement that overrides the value: who writes a later one knows of that.
+  """
   refers: dict[str, set[str]] = {}
   for binding in bindings:
     refers.setdefault(binding.selector, set()).update(
         reference.configurable.selector for reference in binding.references())
-  waiting = [reference.configurable.selector for binding in bindings if id(binding) not in kept
-             for reference in binding.references()]
-  dropped: set[str] = set()
-  while waiting:
-    selector = waiting.pop()
-    if selector not in dropped:
-      dropped.add(selector)
-      waiting.extend(refers.get(selector, ()))
-  return dropped
+  next_of: dict[tuple, int] = {}  # The place of the following statement on a parameter, by its key.
+  dropped_until: dict[str, int] = {}  # By configurable.
+  for place, binding in reversed(list(enumerate(bindings))):
+    end = next_of.get(binding.key, 0)
+    next_of[binding.key] = place
+    waiting = [reference.configurable.selector for reference in binding.references()]
+    while waiting:
+      selector = waiting.pop()
+      if dropped_until.get(selector, 0) < end:
+        dropped_until[selector] = end
+        waiting.extend(refers.get(selector, ()))
+  return [binding for place, binding in enumerate(bindings)
+          if place < dropped_until.get(binding.selector, 0)]
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def text(earlier: str = "") -> str:
   one will call too, perhaps only in its next evaluation.
   """
   called = {selector for _, selector in operative_config()}
-  unused = checks.dropped_by(statements.last_read()) - called
+  unused = {binding.selector for binding in checks.dropped_by(statements.last_read())} - called
   values: Values = {key: dict(bound) for key, bound in current_bindings().items()
                     if key[1] not in unused}
   for key, used in operative_config().items():

@@ -22,6 +22,7 @@ from replicator.configuration.gin_internals import (
   remember,
 )
 from replicator.console import gin_files
+from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
 
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
@@ -145,7 +146,7 @@ class _Reader:
       except (tokenize.TokenError, SyntaxError) as error:
         raise _not_gin(error, file, text, delegate.line_of_statement) from error
       except Exception as error:  # An imported module may raise any.
-        raise _PlacedError(f"{_place(file, delegate.line)}: {first_line(error)}") from error
+        raise _PlacedError(f"{_place(file, delegate.line)}: {line_of(error)}") from error
       add_imports(context.imports)
     if gone:
       print(f"note: {file}: read without what is gone: {', '.join(gone)}", file=sys.stderr)

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from replicator.errors import UsageError, chain_of, first_line, is_of_user, nearest
+from replicator.errors import OneLineError, UsageError, chain_of, first_line, is_of_user, nearest
 
 # What TensorFlow says of common mistakes in a step, up to where a remedy says more than the rest.
 _REMEDIES = {
@@ -51,6 +51,12 @@ def in_one_line(error: BaseException) -> str:
   own = _own(frames)
   said = filter(None, [type(chain[-1]).__name__, _reason(chain[-1], own)])
   return f"{_place(own)}{': '.join(said)}{_in_layer(frames)}"
+
+
+def line_of(error: BaseException) -> str:
+  """The message of an error that is one line, as it is; else `in_one_line`."""
+  is_line = isinstance(chain_of(error)[-1], OneLineError)
+  return first_line(error) if is_line else in_one_line(error)
 
 
 @contextlib.contextmanager

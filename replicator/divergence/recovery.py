@@ -125,5 +125,6 @@ class Recovery:
 
 def _arrays(batch: Any) -> dict[str, np.ndarray]:
   """The arrays of a nest by name: `image`, `pair.0`, or `batch` for a single one."""
-  return {".".join(map(str, place)) or "batch": np.asarray(x)
-          for place, x in tree.flatten_with_path(batch)}
+  names = {"file": "file_", "allow_pickle": "allow_pickle_"}  # These are arguments of `np.savez`.
+  return {names.get(name, name) or "batch": np.asarray(x) for name, x in (
+      (".".join(map(str, place)), x) for place, x in tree.flatten_with_path(batch))}

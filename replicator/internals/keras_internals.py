@@ -87,6 +87,18 @@ def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Var
   return optimizer._use_weight_decay(variable)
 
 
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
+  """The variables of an optimizer by role: `iterations`, `learning_rate`, `momentums/0`."""
+  found = {}
+  for name, value in vars(optimizer).items():
+    if name not in ("_variables", "_trainable_variables"):  # All of them, and those it trains.
+      items = {f"/{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {
+          "": value}
+      found.update({name.lstrip("_") + place: each for place, each in items.items()
+                    if isinstance(each, keras.Variable)})
+  return found
+
+
 def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> str:
   """The key by which an optimizer finds the slots of a variable: its `_unique_id`."""
   return optimizer._var_key(variable)

@@ -6,6 +6,7 @@ The folder NAME has all that a first run needs. With `--from=sngan` the experime
 project's, to change. Exit status: 0; 2 for a bad command line, or a folder that exists.
 """
 
+import keyword
 import pathlib
 import re
 import sys
@@ -37,6 +38,8 @@ def _write(words: list[str]) -> int:
     files = {**files, **_copied(flags.source, name)}
     files.pop(f"models/{name}.py")
     files["README.md"] = re.sub(r"\| `models/.*\n", "", files["README.md"])
+  if keyword.iskeyword(name) or name in _imported(files[f"experiments/{name}.py"]):
+    raise UsageError(f"{name}: means something else in the program; write another name")
   for path, text in files.items():
     (pathlib.Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
     (pathlib.Path(name) / path).write_text(text, encoding="utf-8")
@@ -56,6 +59,12 @@ def _check(name: str) -> None:
                      "another name")
   if pathlib.Path(name).exists():
     raise UsageError(f"{name}: exists; write another name, or move it away")
+
+
+def _imported(program: str) -> set[str]:
+  """The names that a program imports."""
+  lines = re.findall(r"(?m)^(?:from \S+ )?import ([^#\n]+)", program)
+  return {each.split(" as ")[-1].strip() for line in lines for each in line.split(",")}
 
 
 def _files(name: str) -> dict[str, str]:

@@ -42,8 +42,10 @@ class Transfer:
 class StepContext:
   """The knowledge that one replica has of the step that it traces or runs."""
 
-  def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True):
-    self.is_step = is_step  # False for `RunContext.outside`.
+  def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True,
+               streams: str = ""):
+    self.is_step = is_step  # False for `RunContext.outside`, and before a step.
+    self.streams = streams  # What the names of random streams begin with here.
     self.step = step  # The number of the training step, int64 [].
     self.xla = xla  # Whether XLA compiles the step, as a whole or in parts.
     self.xla_in_parts = False  # Whether it compiles what is between collectives; see `step.xla`.
@@ -75,6 +77,7 @@ class RunContext:
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
   strategy: tf.distribute.Strategy | None = None  # The newest `Replicator`'s.
   is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
+  is_loading: bool = False  # Whether that happens now.
   is_program: bool = False  # Whether the process ends with its run; see `app.run`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))
@@ -111,6 +114,16 @@ def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
   token = _current.set(entered_step)
   try:
     yield entered_step
+  finally:
+    _current.reset(token)
+
+
+@contextlib.contextmanager
+def before_step(number: int) -> Iterator[None]:
+  """Runs the body before a step: it draws other numbers than that step and the body before it."""
+  token = _current.set(StepContext(number, is_step=False, streams="before a step/"))
+  try:
+    yield
   finally:
     _current.reset(token)
 

@@ -120,7 +120,7 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
   context.check_not_recomputed(f"random stream '{name}' would draw")
   draw = now.draws[name]
   now.draws[name] += 1
-  digest = _digest(f"{draw}/{name}")
+  digest = _digest(f"{draw}/{now.streams}{name}")
   seed = [int.from_bytes(digest[i:i + 8], "little", signed=True) for i in (0, 8)]
   # As `tf.random.experimental.stateless_fold_in`. What no step changes is not computed by the step.
   with tf.init_scope():

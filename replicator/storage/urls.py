@@ -53,15 +53,15 @@ def folder_of(run: str | os.PathLike, checkpoints: Which = "none", may_be_new: b
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path, wait: bool = True) -> Iterator[None]:
-  """Inside, no other process is inside; raises a BlockingIOError if one is, unless `wait`."""
+  """Inside, no other process is inside; without `wait` an OSError says that one is, or may be."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-      raise
-    except OSError:  # The file system has no locks.
-      pass
+    except OSError:
+      if not wait:
+        raise
+      # The file system has no locks.
     yield
   finally:
     os.close(descriptor)

@@ -2,7 +2,7 @@
 
 A line is sent when a checkpoint covers it, so that no resumed run takes it back. A tracker is asked
 what it has, at the start and after every failure. A run whose sent lines are taken back all the
-same gets another id, and so another record.
+same, by this process or before it began, gets another id, and so another record.
 """
 
 import contextlib
@@ -34,7 +34,8 @@ class Followers:
     kinds = [type(tracker).__name__ for tracker in trackers]
     self.names = [f"{kind}-{kinds[:i].count(kind) + 1}" if kind in kinds[:i] else kind
                   for i, kind in enumerate(kinds)]
-    self._workdir, self._say = workdir, say
+    self._workdir, self._first_step, self._say = workdir, first_step, say
+    self._ids_written = threading.Lock()
     # The ids, the last step that no resume takes back, and how the run ended: replaced as a whole.
     self._now: tuple[dict[str, str], float, str] = {}, first_step, ""
     self._news = [threading.Event() for _ in trackers]
@@ -52,7 +53,7 @@ class Followers:
     """Sends the lines up to the last checkpoint, if any; those after it have been taken back."""
     ids, settled, _ = self._now
     if step is not None and step != settled:
-      self._tell(self._ids(renew=True) if ids and step < settled else ids, step)
+      self._tell(self._ids(renew=self.names) if ids and step < settled else ids, step)
 
   def end(self, status: str, seconds: float = 30.0) -> None:
     """Ends the records of a run that ended so, and waits for that at most so long.
@@ -64,7 +65,7 @@ class Followers:
       self.begin()
     ids, settled, _ = self._now
     if ids and status == FAILED:
-      self._ids(renew=True)
+      self._ids(renew=self.names)
     self._tell(ids, settled if status == INTERRUPTED else math.inf, status)
     deadline = time.monotonic() + seconds
     for name, thread in zip(self.names, self._threads, strict=True):
@@ -78,25 +79,34 @@ class Followers:
     for news in self._news:
       news.set()
 
-  def _ids(self, renew: bool = False) -> dict[str, str]:
-    """The run's id in each tracker, as `trackers.json` keeps it."""
+  def _ids(self, renew: Sequence[str] = ()) -> dict[str, str]:
+    """The run's id in each tracker, as `trackers.json` keeps it; new ones for those to renew."""
     path = self._workdir / "trackers.json"
-    known = {} if renew else reader.read_object(path)
-    ids = {name: known.get(name) or secrets.token_hex(8) for name in self.names}
-    with contextlib.suppress(OSError):  # A disk that is full ends the run by itself.
-      atomic.write_whole(path, json.dumps({**known, **ids}, indent=2) + "\n")
+    with self._ids_written:
+      known = reader.read_object(path)
+      ids = {name: known.get(name, "") if name not in renew else "" for name in self.names}
+      ids = {name: each or secrets.token_hex(8) for name, each in ids.items()}
+      with contextlib.suppress(OSError):  # A disk that is full ends the run by itself.
+        atomic.write_whole(path, json.dumps({**known, **ids}, indent=2) + "\n")
     return ids
 
   def _follow(self, tracker: Tracker, name: str, news: threading.Event) -> None:
     """Sends lines to one tracker until the run has ended; only this thread calls the tracker."""
     status, problem, record, sent = "", "", "", -1
+    known, renewed = "", ""  # The id that the workdir had at first, and the one in its place.
     while not status:
       news.wait()
       news.clear()
       ids, settled, status = self._now
       try:
-        if record != ids[name]:
-          sent, record = tracker.begin(_described(self._workdir, ids[name])), ids[name]
+        run_id = renewed if renewed and ids[name] == known else ids[name]
+        if record != run_id:
+          sent, record = tracker.begin(_described(self._workdir, run_id)), run_id
+          if not known and isinstance(sent, int) and sent > self._first_step:
+            # An earlier process has sent lines that this one has taken back.
+            known, renewed = run_id, self._ids(renew=[name])[name]
+            sent, record = tracker.begin(_described(self._workdir, renewed)), renewed
+          known = known or run_id
         if not isinstance(sent, int):
           raise TypeError(f"begin returned {sent!r}, not the last step that the record has, or -1")
         for step, scalars, picture in _lines(self._workdir, sent, settled):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from replicator.console.error_line import in_one_line
+from replicator.console.error_line import line_of
 from replicator.console.status import Progress
-from replicator.errors import Preempted, RunFailed, UsageError, first_line
+from replicator.errors import Preempted, UsageError
 from replicator.trackers.sync import Followers
 from replicator.trackers.tracker import FAILED, FINISHED, INTERRUPTED, Tracker
 from replicator.workdir import remote, run_summary, writer
@@ -107,8 +107,7 @@ class Chief:
     elif isinstance(error, Preempted):
       self.report("interrupted")
     elif isinstance(error, Exception) and not isinstance(error, UsageError):  # It has begun.
-      line = first_line(error) if isinstance(error, RunFailed) else in_one_line(error)
-      self.report(f"failed: {line}")
+      self.report(f"failed: {line_of(error)}")
     self.end_trackers(error)
 
   def end_trackers(self, error: BaseException | None) -> None:

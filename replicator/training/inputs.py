@@ -181,7 +181,7 @@ def is_batched(source: ExampleSource) -> bool:
 
 def num_examples(inputs: Any) -> int | None:
   """The number of distinct examples of some inputs; None if only an input function knows."""
-  return inputs.size if isinstance(inputs, ExampleSource) else None
+  return int(inputs.size) if isinstance(inputs, ExampleSource) else None
 
 
 def digest_of(inputs: Any) -> str | None:

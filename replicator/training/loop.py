@@ -17,6 +17,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ from replicator.console import start
 from replicator.divergence.diagnostics import LearningRates
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
-from replicator.errors import Preempted, RunFailed, chain_of
+from replicator.errors import Preempted, RunFailed, UsageError, chain_of
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.tracing.profile import Profile
@@ -89,6 +90,7 @@ class Loop:
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, self._patience,
                            num_examples(training.inputs), digest_of(training.inputs))
+    self._check_calls()
     self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
@@ -132,6 +134,14 @@ class Loop:
       finally:
         self._stream.close()
       self._chief.finish(ended=EARLY if self._patience.is_over else "")
+
+  def _check_calls(self) -> None:
+    """Raises a UsageError if whole calls from the present step miss what is due, and the end."""
+    step, each = self._state.step, self._schedule.steps_per_call
+    if step < self._schedule.steps and step % each:
+      raise UsageError(f"train.steps_per_call = {each}: does not divide step {step}, where the run "
+                       f"resumes, so that no call would end at a step that is due; write "
+                       f"{math.gcd(step, each)}")
 
   def _say_stopping(self, line: str) -> None:
     self._chief.note(line)
@@ -177,6 +187,7 @@ class Loop:
         return self._train(stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
+        self._check_calls()
         self._chief.roll_back(state.step, line)
         self._begin_here()
       finally:
@@ -212,6 +223,7 @@ class Loop:
 
   def _train(self, stop: StopSignal, started: float) -> None:
     state, training, function = self._state, self._training, self._function
+    replicator = training.replicator
     running: collections.deque[tuple] = collections.deque()
     while self._goes_on:
       self._doing("preparing the first batch")
@@ -221,7 +233,8 @@ class Loop:
       waited = time.monotonic() - begun
       observer.current().batch(state.step, batch)
       if training.before_call:
-        training.before_call(training.step, state.step)
+        with step_context.before_step(state.step):
+          training.before_call(training.step, state.step)
       if not self._was_called and self._can_trace:
         self._trace(batch)
       self._doing("compiling the step")
@@ -229,8 +242,10 @@ class Loop:
       with self._watch.waiting():
         running.append((state.step, batch, function(state.step, batch, stop.received)))
       state.step += self._schedule.steps_per_call
-      all_done = self._schedule.is_boundary(state.step) or stop.received or not self._was_called
-      while running and (all_done or len(running) > training.replicator.max_running):
+      # An agent must not act with weights that the guard has not seen.
+      all_done = (self._schedule.is_boundary(state.step) or stop.received or not self._was_called
+                  or (training.before_call is not None and not replicator.is_async))
+      while running and (all_done or len(running) > replicator.max_running):
         first_step, batch, result = running.popleft()
         with self._watch.waiting():
           values, agreed = result.fetch()

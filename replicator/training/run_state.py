@@ -80,7 +80,8 @@ class RunState:
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
 
-    It skips a checkpoint that a stop or an end has saved: a run that goes on has none there.
+    It skips a checkpoint that a stop or an end has saved, since a run that goes on has none there,
+    unless there is no other.
 
     Raises a RunFailed if the guard says that the run must stop instead.
     """
@@ -91,10 +92,12 @@ class RunState:
     self._replicator.by_worker(self.step)
     self._recovery.check_may_roll_back(diverged)
     counted = self._recovery.state()
-    self._restore(due_only=True)
+    if not (self._restore(due_only=True) or self._restore()):
+      raise RunFailed(f"{diverged}; no checkpoint was saved before")
     return self._recovery.roll_back(diverged, self.step, counted)
 
-  def _restore(self, due_only: bool = False) -> None:
+  def _restore(self, due_only: bool = False) -> bool:
+    """Continues at the newest checkpoint; False if there is none."""
     state = self._checkpoints.restore(due_only)
     if state is not None:
       self.step, self.seconds = state["step"], state["seconds"]
@@ -106,6 +109,7 @@ class RunState:
     if len({*steps}) > 1:
       raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
                        "all must see the same workdir, on a file system that they share")
+    return state is not None
 
   def _check_data(self, examples: int | None, digest: str | None) -> None:
     if examples is not None and self._examples not in (None, examples):

@@ -8,8 +8,8 @@ lost a client releases its locks after the lease, about 90 s. Reading takes no l
 On a file system without locks that other machines see, and on an object store, the file itself is
 the lock, a `Claim`: only one process can make it, and it removes it at its end. If that process was
 of this machine and is gone, the next one takes the file over. Whether a process of another machine
-lives, nobody can know: then `--take_over` says so. An owner that still lives notices at its next
-checkpoint, and ends.
+or container lives, nobody can know: then `--take_over` says so. An owner that still lives notices
+at its next checkpoint, and ends.
 """
 
 import contextlib
@@ -37,6 +37,7 @@ FILE = ".owner"
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
+_NUMBERING = pathlib.Path("/proc/self/ns/pid")  # A container numbers its processes itself.
 _MOUNTS = pathlib.Path("/proc/self/mountinfo")
 # File systems of several machines, and options of NFS, SMB and Lustre, whose locks hold on one.
 _LOCAL_LOCKS = {"fuse", "virtiofs", "nolock", "local_lock=all", "local_lock=flock", "nobrl",
@@ -81,12 +82,16 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
     try:
       workdir.mkdir(parents=True, exist_ok=True)
       store = _Folder(workdir)
-      is_new = store.create(FILE, b"")
-      file = (workdir / FILE).open("ab+", buffering=0)
+      file = None
+      while file is None:
+        is_new = store.create(FILE, b"")
+        with contextlib.suppress(FileNotFoundError):  # A claim that has just ended.
+          file = (workdir / FILE).open("rb+", buffering=0)
       stack.enter_context(file)  # To close it unlocks it.
       _open.add(file)
       if _locked(file, workdir):
-        file.truncate(0)
+        file.seek(0)
+        file.truncate()
         file.write(_this_process())
         os.fsync(file.fileno())  # Other machines read it.
       else:
@@ -265,7 +270,7 @@ def _shown(content: bytes) -> str:
 
 
 def _identity(process: int) -> str:
-  """The boot of this machine, and when since then a process began; empty if it is gone.
+  """The machine's boot and numbering, and when a process began; empty if it is gone.
 
   Numbers of processes are used again, soon in a container. Only Linux says more than the number.
   """
@@ -280,7 +285,8 @@ def _identity(process: int) -> str:
     fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
   except OSError:
     return ""
-  return "" if fields[0] == "Z" else f"{_BOOT.read_text().strip()} {fields[19]}"  # No zombie.
+  machine = f"{_BOOT.read_text().strip()}/{os.readlink(_NUMBERING)}"
+  return "" if fields[0] == "Z" else f"{machine} {fields[19]}"  # No zombie.
 
 
 def _process_of(content: bytes) -> tuple[bool, bool]:
@@ -288,6 +294,6 @@ def _process_of(content: bytes) -> tuple[bool, bool]:
   found = re.match(rb"process (\d+) on (.*) since .*\n(\S+) (\S+) ", content)
   if not found:
     return False, True
-  number, node, boot, began = (text.decode(errors="replace") for text in found.groups())
-  is_here = (node, boot) == (platform.node(), _identity(os.getpid()).partition(" ")[0])
-  return is_here, not is_here or _identity(int(number)) == f"{boot} {began}"
+  number, node, machine, began = (text.decode(errors="replace") for text in found.groups())
+  is_here = (node, machine) == (platform.node(), _identity(os.getpid()).partition(" ")[0])
+  return is_here, not is_here or _identity(int(number)) == f"{machine} {began}"

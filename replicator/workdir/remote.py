@@ -118,14 +118,18 @@ class _Run:
       return False
 
   def end(self, error: Exception | None = None) -> None:
-    """Pushes for the last time; a RunFailed says where the files are if that fails."""
+    """Pushes for the last time; a line or a RunFailed says where the files are if that fails."""
     if not self._claim:
-      with contextlib.suppress(Exception):  # The batch of a step that diverged is of use, no more.
+      with contextlib.suppress(Exception):  # What the error left behind is of use, no more.
         self.mirror.add(self._folder, "failures/")
-    if not self._is_owner or (self.push() or (error and not isinstance(error, Preempted))):
+        self.mirror.add(self._folder, "traceback-")
+    if not self._is_owner or self.push():
       return
-    raise RunFailed(f"{self.mirror.url}: lacks the end of this run, which is in {self._folder}; "
-                    f"go on there with --workdir={self._folder}, or copy it to the URL") from error
+    lacks = (f"{self.mirror.url}: lacks the end of this run, which is in {self._folder}; go on "
+             f"there with --workdir={self._folder}, or copy it to the URL")
+    if error is None or isinstance(error, Preempted):
+      raise RunFailed(lacks) from error
+    print(f"warning: {lacks}", file=sys.stderr, flush=True)
 
   def release(self) -> None:
     if self._claim and self._is_owner:

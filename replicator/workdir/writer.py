@@ -159,7 +159,8 @@ class WorkdirWriter:
     now["git_diff"] = self._keep(diff, len(resumed) + 1 if first_step else 0) or now["git_diff"]
     now["machine"]["devices"] = [d.name for d in tf.config.list_logical_devices()]
     if not earlier:
-      return {"started": started, **now, "resumed": []}
+      again = [{"step": first_step, "started": started, "before": {}}] if first_step else []
+      return {"started": started, **now, "resumed": again}
     before = {name: earlier[name] for name in now if earlier.get(name, now[name]) != now[name]}
     resumed = [*resumed, {"step": first_step, "started": started, "before": before}]
     notes = earlier if first_step else {"started": started}

@@ -128,6 +128,7 @@ def test_a_run_without_a_configuration_differs_from_none(folders, tmp_path):
     (["{tmp}/nowhere"], "no such folder"), (["{tmp}"], "holds no run"),
     ([], "required: RUN"),
     (["{tmp}/one", "--output={tmp}/no/c.html"], "cannot be written (No such file"),
+    (["{tmp}/one", "--output=."], "--output=.: cannot be written (it names no file)"),
 ])
 def test_bad_input_is_status_2_and_one_line(words, message, folders, tmp_path, capsys):
   assert compare.main([word.format(tmp=tmp_path) for word in words]) == 2

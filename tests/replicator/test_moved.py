@@ -131,7 +131,7 @@ def test_its_names_are_those_of_today_and_others_are_left_out(run, monkeypatch, 
   importlib.import_module("experiments.logan")
   monkeypatch.setitem(moved.GONE, "experiments.logan.LOGAN.relic", "leave it out")
   with (run / "config.gin").open("a") as file:
-    file.write("LOGAN.relic = 1\nimport models.vision.digits\n")
+    file.write("LOGAN.relic = %RELIC\nRELIC = 1\nimport models.vision.digits\n")
   config.parse([str(run / "config.gin")], [])
   assert gin.query_parameter("SNGANGenerator.width") == 0.125
   assert gin.query_parameter("LOGAN.generator").configurable.name == "SNGANGenerator"

@@ -145,12 +145,20 @@ def executed(run, monkeypatch) -> list[tuple]:
   return calls
 
 
-@pytest.mark.parametrize(("answer", "starts"), [("Yes ", True), ("y", True), ("", False)])
+@pytest.mark.parametrize(("answer", "starts"), [("Yes ", True), ("y", True), ("", False),
+                                                (EOFError, False)])
 def test_the_command_is_shown_and_starts_if_the_answer_is_yes(answer, starts, run, executed,
                                                              monkeypatch, capsys):
   questions = []
   monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-  monkeypatch.setattr("builtins.input", lambda words: questions.append(words) or answer)
+
+  def ask(words: str) -> str:
+    questions.append(words)
+    if answer is EOFError:
+      raise EOFError
+    return answer
+
+  monkeypatch.setattr("builtins.input", ask)
   status = rerun.main([str(run)])
   output = capsys.readouterr()
   assert questions == ["Start this command? [y/N] "]

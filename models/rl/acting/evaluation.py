@@ -31,7 +31,7 @@ class Episodes:
 
   returns: np.ndarray  # float64 `[episodes]`.
   lengths: np.ndarray  # int64 `[episodes]`, in steps.
-  observations: list[np.ndarray]  # At which the agent acted, in the first episode.
+  observations: list[np.ndarray]  # At which it acted in the first episode; none if images.
   actions: list[np.ndarray]  # In the first episode, float32 `[action_size]` each.
   rewards: list[float]  # In the first episode.
 
@@ -128,7 +128,8 @@ class EpisodeEvaluator:
       for i, why in outcome.failures.items():
         self._report(environments.name, number[i], why)
       if number[0] == 0 and not failed[0]:
-        played.observations.append(observation[0])
+        if observation.ndim == 2:  # Images would fill the memory.
+          played.observations.append(observation[0].copy())
         played.actions.append(actions[0])
         played.rewards.append(outcome.reward[0])
       good = playing & ~failed
@@ -168,7 +169,7 @@ def _strip_or_curves(settings: "EnvironmentSettings", played: Episodes) -> tuple
     captions = [f"{step}: {returns[step]:.4g}" for step in steps]
     return (_strip(frames, captions),
             "the picture shows the first episode, with step: return so far")
-  return (_curves(np.stack(played.observations), actions, rewards),
+  return (_curves(played.observations, actions, rewards),
           f"the picture shows curves of the first episode, which cannot be rendered here ({why})")
 
 
@@ -184,12 +185,12 @@ def _strip(frames: list[np.ndarray], captions: list[str]) -> np.ndarray:
   return np.asarray(sheet)
 
 
-def _curves(observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+def _curves(observations: list[np.ndarray], actions: np.ndarray, rewards: np.ndarray) -> np.ndarray:
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
   shown = {"actions": actions, "reward": rewards}
-  if observations.ndim == 2:
-    shown = {"observation": observations[:, :_MAX_CURVES], **shown}
+  if observations:
+    shown = {"observation": np.stack(observations)[:, :_MAX_CURVES], **shown}
   figure = Figure(figsize=(9, 6), dpi=80, layout="constrained")
   canvas = FigureCanvasAgg(figure)
   for axes, (name, values) in zip(figure.subplots(len(shown), sharex=True), shown.items(),

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium
 
+from models.rl.environments.wrapper import DEFAULT_FPS
 from replicator.errors import at_least_one
 
 
@@ -25,6 +26,11 @@ class ActionRepeat(gymnasium.Wrapper):
     at_least_one("ActionRepeat", repeat=repeat)
     super().__init__(env)
     self._repeat = repeat
+    # A decision takes more time in the world, which films show.
+    fps = env.metadata.get("render_fps") or DEFAULT_FPS
+    self.metadata = {**env.metadata, "render_fps": fps / repeat}
+    if env.has_wrapper_attr("dt"):  # As DM Control's have.
+      self.dt = env.get_wrapper_attr("dt") * repeat
 
   def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     """Takes the steps; the observation is the last one."""

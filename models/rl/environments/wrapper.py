@@ -19,6 +19,9 @@ from PIL import Image
 
 from replicator import UsageError
 
+DEFAULT_FPS = 30.0
+"""Steps in a second of a world that does not say."""
+
 
 class EnvironmentSettings(NamedTuple):
   """The settings that make an environment. They can be sent to another process."""
@@ -66,11 +69,11 @@ class EnvironmentWrapper(gymnasium.Wrapper):
 
   @property
   def steps_per_second(self) -> float:
-    """Steps in a second of the environment's world; 30 if it does not say."""
+    """Decisions in a second of the environment's world; 30 steps if it does not say."""
     if self._settings.spec.id.startswith("dm_control/"):
       # Shimmy has another number as render_fps.
       return 1.0 / self.env.get_wrapper_attr("dt")
-    return self.env.metadata.get("render_fps") or 30.0
+    return self.env.metadata.get("render_fps") or DEFAULT_FPS
 
   def reset(self, *, seed: int | None = None, options: dict | None = None
             ) -> tuple[np.ndarray, dict]:

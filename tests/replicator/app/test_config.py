@@ -80,6 +80,8 @@ def test_a_configuration_with_a_mistake_leaves_no_statements():
   assert len(statements.last_read()) == 1
   error([], "train.seed = 1", "train.stepps = 1")
   assert statements.last_read() == []
+  with pytest.raises(ValueError, match="no bound parameters"):  # Not even that before it.
+    gin.query_parameter("train.seed")
 
 
 @pytest.mark.parametrize("binding, end", [
@@ -168,6 +170,9 @@ def test_an_imported_module_that_is_no_python_is_an_error(tmp_path, monkeypatch)
   write("no_python.py", "x = = 1\n")
   assert error([write("a.gin", "\nimport no_python\n")]) == (
       "a.gin:2: invalid syntax (no_python.py, line 1)")
+  write("broken.py", "\nimport os\nos.environ['DATA_FOLDER']\n")
+  assert error([write("b.gin", "import broken\n")]) == (
+      "b.gin:1: broken.py:3: KeyError: 'DATA_FOLDER'")
 
 
 def test_an_ambiguous_name_is_an_error():

@@ -51,6 +51,11 @@ def test_explain_prints_each_value_with_its_source_and_writes_nothing(explained,
   assert sorted(path.name for path in tmp_path.iterdir()) == ["base.gin", "main.gin"]
 
 
+def test_explain_leaves_an_object_store_alone(explained, tmp_path):
+  assert "train.steps" in explained(f"--workdir=file://{tmp_path}/store/run", *flags())
+  assert not (tmp_path / "store").exists()
+
+
 def test_explain_reports_values_without_effect(explained):
   out = explained(*flags("small_step.optimizer = @sgd", "critic/sgd.momentum = 0.5",
                          "rmsprop.rho = 0.5"))

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
+from replicator import atomic
 from replicator.app import config
 from replicator.app.load import load_training, main_of_run
 from replicator.step import context
@@ -266,7 +267,8 @@ def corrupt(run: pathlib.Path, step: int) -> None:
     (lambda run: change_facts(run, **facts_for(pathlib.Path("/gone/step.py"))),
      "/gone/step.py, cannot be imported: the file is missing"),
     (lambda run: (run / "config.gin").write_text("import gone\n"),
-     r"config.gin:1: No module named 'gone'; the run was started in /.*: it is not there"),
+     r"config.gin:1: ModuleNotFoundError: No module named 'gone'; the run was started in /.*: it "
+     "is not there"),
     (lambda run: shutil.rmtree(run / "checkpoints"), "holds no checkpoint")])
 def test_a_damage_is_one_line(harm, line, copied):
   harm(copied)
@@ -301,7 +303,7 @@ def check_refused(run: pathlib.Path, line: str, **arguments) -> None:
     ("load_test_idle", "from replicator import app\nif __name__ == '__main__':\n  app.run(id)\n",
      "/run: its program did not call replicator.train"),
     ("load_test_bad", "import no_such_module_at_all\n",
-     "cannot be imported: No module named 'no_such_module"),
+     r"imported: .*load_test_bad\.py:1: ModuleNotFoundError: No module named 'no_such_module"),
     ("json", "", "another module is called 'json'")])
 def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tmp_path,
                                                        programs_forgotten):
@@ -309,6 +311,16 @@ def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tm
   change_facts(copied, **facts_for(tmp_path / f"{name}.py"))
   with pytest.raises(replicator.UsageError, match=line):
     replicator.load(copied)
+
+
+def test_a_step_of_a_run_that_was_rolled_back_draws_what_the_run_would(copied):
+  manifest = sorted((copied / "checkpoints").iterdir())[-1]
+  atomic.publish(manifest, lambda folder: shutil.copytree(
+      copied / "checkpoints" / manifest.name, folder, dirs_exist_ok=True,
+      ignore=shutil.ignore_patterns("manifest.json")),
+      {**(facts := atomic.facts_of(manifest)), "loop": {**facts["loop"], "rollbacks": 2}})
+  replicator.load(copied)
+  assert context.run.rollbacks == 2 and not context.run.is_loading
 
 
 def test_a_run_of_a_notebook_is_loaded_by_the_function_that_trained_it(copied):

@@ -93,6 +93,9 @@ def test_bindings_of_what_only_an_overridden_value_refers_to_are_no_mistake():
                            "critic/adam.beta_1 = 0.5\n")
   assert "adam.learning_rate is never used" in train([base])
   assert train([base], "planted.make = @sgd") == ""
+  # What stands after the override is meant for it.
+  assert "--gin_param: adam.beta_2 is never used" in train(
+      [base], "planted.make = @sgd", "adam.beta_2 = 0.5")
   # A mistyped scope is still a mistake.
   write("more.gin", "include 'base.gin'\nplanted.make = @sgd\ncritik/adam.beta_2 = 0.5\n")
   assert train(["more.gin"]) == (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import keras
@@ -220,3 +221,87 @@ def test_a_learning_rate_that_the_step_assigns_is_a_part_of_its_state(tmp_path):
   make_step = lambda: Slope(0.5, halves=True)
   train(tmp_path, "train.steps = 1", step=make_step)
   assert train(tmp_path, "train.steps = 2", step=make_step).w.numpy() == 1.0 - 0.5 - 0.25
+
+
+class Pair(tf.Module):
+  """Two networks of one shape and an optimizer with moments; any order, any optimizer."""
+
+  def __init__(self, make_optimizer=lambda: keras.optimizers.Adam(0.1), names="ab"):
+    super().__init__()
+    self.net = PairLayer(names)
+    self.net.build([None, 1])
+    self.optimizer = replicator.wrap_optimizer(make_optimizer(), self.net.trainable_variables)
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    weights = [v.value for v in self.net.trainable_variables]
+    loss = lambda: tf.add_n([tf.reduce_sum(tf.square(w - 0.5)) for w in weights])
+    return {"loss": self.optimizer.minimize(loss)}
+
+
+class PairLayer(keras.layers.Layer):
+  def __init__(self, names: str):
+    super().__init__()
+    for name in names:
+      setattr(self, name, keras.layers.Dense(1, use_bias=False))
+
+  def build(self, shape):
+    for layer in self._flatten_layers(include_self=False):
+      layer.build(shape)
+    super().build(shape)
+
+
+def decaying(rate: float = 0.1) -> keras.optimizers.Optimizer:
+  return keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(rate, 1, 1.0))
+
+
+@pytest.mark.parametrize("then, now", [(lambda: keras.optimizers.Adam(0.1), decaying),
+                                       (decaying, lambda: keras.optimizers.Adam(0.1))])
+def test_the_moments_of_an_optimizer_outlive_a_rate_that_becomes_a_schedule(then, now, tmp_path):
+  whole = train(tmp_path / "whole", "train.steps = 10", step=lambda: Pair(then))
+  train(tmp_path / "run", "train.steps = 5", step=lambda: Pair(then))
+  resumed = train(tmp_path / "run", "train.steps = 10", step=lambda: Pair(now))
+  for a, b in zip(resumed.net.variables, whole.net.variables, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_the_slots_of_another_optimizer_are_no_slots(tmp_path):
+  train(tmp_path, "train.steps = 5", step=lambda: Pair(lambda: keras.optimizers.SGD(0.1, 0.9)))
+  refused = refusal(train, tmp_path, "train.steps = 10",
+                    step=lambda: Pair(lambda: keras.optimizers.RMSprop(0.1)))
+  assert re.search(r"2 variables do not fit this step: 'optimizer/keras_\w+/002' is not in the "
+                   r"checkpoint, 'optimizer/keras_\w+/momentums/0' is only in the checkpoint",
+                   refused)
+
+
+def test_a_weight_in_the_place_of_another_one_is_refused(tmp_path):
+  train(tmp_path, "train.steps = 5", step=Pair)
+  refused = refusal(train, tmp_path, "train.steps = 10", step=lambda: Pair(names="ba"))
+  assert "'net/000' was net/a/kernel and is net/b/kernel" in refused
+  # Another name for the same weight, which a rewritten program may have.
+  train(tmp_path, "train.steps = 10", step=lambda: Pair(names="cd"))
+
+
+@pytest.mark.parametrize("steps_per_call, better", [(2, 1), (6, 3)])
+def test_calls_must_reach_the_steps_that_are_due(steps_per_call, better, tmp_path):
+  schedule = ["train.log_every = 6", "train.checkpoint_every = 6", "train.eval_every = 0"]
+  train(tmp_path, "train.steps = 3", step=Counter)
+  refused = refusal(train, tmp_path, "train.steps = 12", *schedule,
+                    f"train.steps_per_call = {steps_per_call}", step=Counter)
+  assert refused == (f"train.steps_per_call = {steps_per_call}: does not divide step 3, where the "
+                     "run resumes, so that no call would end at a step that is due; write "
+                     f"{better}")
+  counter = train(tmp_path, "train.steps = 12", *schedule, f"train.steps_per_call = {better}",
+                  step=Counter)
+  assert counter.count.numpy() == 12
+
+
+def test_what_is_drawn_before_a_call_goes_on(tmp_path):
+  def draws(workdir, *stops: int) -> list[float]:
+    drawn = []
+    for steps in stops:
+      train(workdir, f"train.steps = {steps}", step=Counter, before_call=lambda step, number: (
+          drawn.extend(random.normal("z", [1]).numpy().tolist())))
+    return drawn
+
+  whole = draws(tmp_path / "whole", 6)
+  assert draws(tmp_path / "run", 3, 6) == whole and len(set(whole)) == 6

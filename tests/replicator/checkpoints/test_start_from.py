@@ -216,7 +216,7 @@ def test_a_run_that_resumes_cannot_be_given_other_weights(source, tmp_path):
 
 
 def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
-  monkeypatch.setattr(context.run, "is_loaded", True)
+  monkeypatch.setattr(context.run, "is_loading", True)
   begin(pathlib.Path("gone"), step := TwoNetworks(), frozen={"critic": 1})
   assert not step.critic.layers[0].trainable
 

@@ -20,6 +20,7 @@ from tests.programs.logs import rows
 from tests.replicator.divergence.runs import (
   MAY_COLLAPSE,
   MIRRORED_2,
+  ROLL_BACK,
   SETTINGS,
   column,
   history,
@@ -113,6 +114,24 @@ def test_a_stop_at_a_step_that_is_not_finite_saves_nothing(tmp_path, monkeypatch
       "checkpoint is of step 4, from which Guard.action = 'roll_back' would go on")):
     replicator.train(Fragile, numbers, before_call=ask, workdir=str(tmp_path))
   assert saved_steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("ended_at", [5, 3])
+def test_a_rollback_may_need_a_checkpoint_that_was_saved_at_an_end(ended_at, tmp_path, capsys):
+  bindings = ["train.checkpoint_every = 100", "train.steps_per_call = 1"]
+  train(tmp_path, f"train.steps = {ended_at}", *bindings)
+  train(tmp_path, *bindings, ROLL_BACK)
+  assert f"rolled back to step {ended_at}, 1 of at most 3 times" in capsys.readouterr().out
+  assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
+
+
+def test_an_agent_acts_with_no_weights_that_the_guard_has_not_seen(tmp_path, capsys):
+  def act(step, number):
+    assert np.isfinite(step.weights).all()
+
+  config.parse([], [*SETTINGS, ROLL_BACK, "train.log_every = 12", "train.steps = 12"])
+  replicator.train(lambda: Fragile("gradients"), numbers, before_call=act, workdir=str(tmp_path))
+  assert "rolled back to step 4" in capsys.readouterr().out
 
 
 def test_a_warning_is_given_once_for_each_log_point(tmp_path, capsys):

@@ -56,6 +56,9 @@ def test_a_copy_of_an_experiment_trains(tmp_path):
 @pytest.mark.parametrize("words, line", [
     (["De-mo"], "De-mo: is the name of a Python module, too; write it in small letters, "),
     (["gan"], "gan: Replicator has a module of this name, which yours would hide; "),
+    (["class"], "class: means something else in the program; write another name"),
+    (["app"], "app: means something else in the program"),
+    (["tf", "--from=sngan"], "tf: means something else in the program"),
     (["here"], "here: exists; write another name, or move it away"),
     (["mine", "--from=sgan"], "--from=sgan: no such experiment, or none whose docstring shows a "
                               "gin file. Did you mean 'sngan'?")])

@@ -97,6 +97,24 @@ def test_a_rollback_to_an_older_checkpoint_begins_another_record(workdir):
   assert len(memory.records) == 2
 
 
+@pytest.mark.parametrize("first_step", [10, -1])
+def test_a_process_that_has_less_than_was_sent_begins_another_record(first_step, workdir):
+  memory, other = Memory(), Memory()
+  first = follow(workdir, memory)
+  workdir.log(0, 20)
+  first.settle(20)
+  first.end("interrupted")
+  workdir.take_back(first_step)  # The checkpoint of step 20 is corrupt, or none was ever made.
+  for last in (30, 40):
+    again = follow(workdir, memory, other, first_step=first_step)
+    workdir.log(first_step + 2 if first_step > 0 else 0, last, loss=0.25)
+    again.settle(last)
+    again.end("interrupted")
+    first_step = last
+    assert list(memory.records.values())[-1] == workdir.lines
+  assert (len(memory.records), len(other.records)) == (2, 1)
+
+
 def test_a_finished_run_sends_what_is_missing(workdir):
   workdir.log(0, 20)
   (workdir.folder / "trackers.json").write_text("[")  # It cannot be read.

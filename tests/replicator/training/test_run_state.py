@@ -24,6 +24,7 @@ class Cluster:
   def __init__(self, fails_to_write: bool = False):
     self.events: list[str] = []
     self.fails_to_write = fails_to_write
+    self.is_empty = False  # Whether there is no checkpoint any more.
 
   def by_worker(self, value):
     self.events.append("meet")
@@ -36,8 +37,8 @@ class Cluster:
 
   def restore(self, due_only=False):
     self.events.append("restore")
-    return {"step": 4, "seconds": 1.0, "window": {"sums": {}, "count": 0}, "rollbacks": 0,
-            "skipped": 0}
+    return None if self.is_empty else {
+        "step": 4, "seconds": 1.0, "window": {"sums": {}, "count": 0}, "rollbacks": 0, "skipped": 0}
 
 
 @pytest.mark.parametrize("fails_to_write", [False, True])
@@ -50,6 +51,15 @@ def test_all_workers_wait_for_the_writer_before_they_restore(fails_to_write, tmp
   assert state.roll_back(DIVERGED).endswith("rolled back to step 4, 1 of at most 3 times")
   assert cluster.events == ["wait", "meet", "restore", "meet"]
   assert (state.step, recovery.rollbacks, recovery.skipped) == (4, 1, 2)
+
+
+def test_without_a_checkpoint_nothing_is_rolled_back(tmp_path):
+  cluster = Cluster()
+  state = RunState(cluster, cluster, Recovery(Guard("roll_back"), cluster, tmp_path, {"seed": 0}),
+                   PATIENCE)
+  cluster.is_empty = True
+  with pytest.raises(RunFailed, match="its numbers are here; no checkpoint was saved before"):
+    state.roll_back(DIVERGED)
 
 
 def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):

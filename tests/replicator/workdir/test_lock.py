@@ -206,6 +206,35 @@ def test_a_claim_of_another_machine_is_taken_over_knowingly(tmp_path, content, c
 
 
 @pytest.mark.usefixtures("no_locks")
+def test_another_container_is_another_machine(tmp_path, monkeypatch):
+  # Of the same name and kernel. Its processes have numbers that mean nothing here.
+  with monkeypatch.context() as patch:
+    (tmp_path / "ns").symlink_to("pid:[1]")
+    patch.setattr(lock, "_NUMBERING", tmp_path / "ns")
+    content = left_by(2 ** 22 + 1)
+  (tmp_path / lock.FILE).write_bytes(content)
+  assert "if that process is gone, add --take_over" in refusal(lock.check, tmp_path)
+  assert (tmp_path / lock.FILE).read_bytes() == content
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_claim_that_ends_while_it_is_looked_at_leaves_no_file_without_an_owner(
+    tmp_path, monkeypatch):
+  (tmp_path / lock.FILE).write_bytes(ELSEWHERE)
+  create = lock._Folder.create
+
+  def create_late(self, name, content):
+    is_new = create(self, name, content)
+    (tmp_path / name).unlink()
+    monkeypatch.setattr(lock._Folder, "create", create)
+    return is_new
+
+  monkeypatch.setattr(lock._Folder, "create", create_late)
+  with lock.owned(tmp_path):
+    assert of_this_process((tmp_path / lock.FILE).read_bytes())
+
+
+@pytest.mark.usefixtures("no_locks")
 def test_an_owner_that_was_taken_over_ends_at_its_next_checkpoint(tmp_path):
   with pytest.raises(RunFailed, match=f"{tmp_path}: was taken over by process 1 on another-machine"
                      " since .*; this process ends"), lock.owned(tmp_path):

@@ -1,5 +1,7 @@
 """A run whose workdir is a URL is the run in a folder, and leaves nothing here."""
 
+import errno
+import os
 import pathlib
 import tempfile
 
@@ -105,6 +107,29 @@ def test_an_end_that_cannot_be_sent_is_an_error_and_stays_here(url, here, tmp_pa
   count(url)  # Another run removes only what is of no use.
   assert folder.exists()
   assert count(str(folder), "train.steps = 11").count.numpy() == 11
+
+
+def test_the_end_of_a_failed_run_that_cannot_be_sent_is_named(url, here, monkeypatch, capsys):
+  broken(monkeypatch, lambda: True)
+
+  def fail(step, number):
+    raise ZeroDivisionError
+
+  with pytest.raises(ZeroDivisionError):
+    count(url, before_call=fail)
+  folder = next(here.glob("replicator-workdir-*/run"))
+  assert f"which is in {folder}; go on there with --workdir=" in capsys.readouterr().err
+
+
+def test_without_locks_nothing_that_may_live_is_removed(url, here, monkeypatch):
+  def flock(file, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+  lives = here / "replicator-workdir-lives"
+  lives.mkdir()
+  monkeypatch.setattr(urls.fcntl, "flock", flock)
+  count(url)
+  assert list(here.iterdir()) == [lives]
 
 
 def test_what_a_killed_run_has_left_here_is_removed(url, here):

@@ -190,6 +190,9 @@ def test_a_resumed_run_says_that_its_code_is_another(tmp_path, monkeypatch):
   assert lines("decade", "3.15", 10) == [
       "changed: git_commit = decade, was c0ffee", "changed: version of keras = 3.15, was 3.12"]
   assert lines("decade", "3.15", 15) == []
+  (tmp_path / "run.json").unlink()  # Checkpoints alone were copied here.
+  assert lines("c0ffee", "3.15", 20) == []
+  assert lines("decade", "3.15", 25) == ["changed: git_commit = decade, was c0ffee"]
 
 
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):

@@ -93,6 +93,13 @@ def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
   assert log[-5:] == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("name", ["Pendulum-v1", "dm_control/cartpole-swingup-v0"])
+def test_a_repeated_action_takes_more_time_in_the_world(name):
+  wrappers = {"models.rl.environments.action_repeat:ActionRepeat": {"repeat": 2}}
+  alone, repeated = (Environments(name, wrappers=each) for each in (None, wrappers))
+  assert repeated.steps_per_second == alone.steps_per_second / 2
+
+
 class Leftover(gymnasium.Env):
   """Sees, in an image of bool, whether an action was taken since it was made."""
 
