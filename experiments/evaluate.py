@@ -49,6 +49,7 @@ from replicator.errors import first_line, nearest
 from replicator.storage.urls import folder_of, is_url, refuse_url
 
 _FEATURES = ("inception", "efficientnet", "classifier")
+_OF_RUNS = ("standing_statistics", "step", "gin_param")  # Flags, beside --seed.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +80,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       help="a new folder for the numbers and for pictures of nearest neighbors")
   parser.add_argument("--cache", type=pathlib.Path, metavar="FOLDER",
                       default="~/.cache/replicator", help="where features of real images are kept")
-  parser.add_argument("--seed", type=int, default=0, metavar="S",
+  parser.add_argument("--seed", type=int, metavar="S",
                       help="of a run: chooses the codes; by default 0")
   sample.add_generating_flags(parser)
   sample.add_loading_flags(parser)
@@ -99,6 +100,12 @@ def _check(flags: argparse.Namespace) -> None:
     value = getattr(flags, name)
     if value is not None and value < 1:
       raise UsageError(f"--{name}={value}: must be at least 1")
+  if not _is_run(flags.fake) and pathlib.Path(flags.fake).expanduser().exists():
+    given = [name for name in _OF_RUNS if getattr(flags, name)]
+    if given or flags.seed is not None:
+      raise UsageError(f"--{(given or ['seed'])[0]}: is for a run in --fake, and {flags.fake} "
+                       "holds images; leave it out")
+  flags.seed = flags.seed or 0
   if not 0 <= flags.seed < 2 ** 32:
     raise UsageError(f"--seed={flags.seed}: must be from 0 to 2 ** 32 - 1")
   refuse_url(flags.real, "--real", "copy the images here")

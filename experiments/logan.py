@@ -24,7 +24,7 @@ from models.gan.latents.optimization import LatentOptimization
 from models.gan.losses import adversarial
 from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gin)
 from models.gan.networks.protocols import DiscriminatorNetwork, GeneratorNetwork
-from models.gan.penalties.scores import Scores
+from models.gan.penalties.scores import Scores, check_second_derivatives
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
@@ -53,7 +53,8 @@ class LOGAN(tf.Module):
     discriminator_updates: how many for each generator update; each takes its own part of the batch.
 
   Raises:
-    UsageError: a number is below 1, or codes are normal.
+    UsageError: a number is below 1, codes are normal, or a network has a layer with wrong second
+      derivatives, which moving codes need.
   """
 
   generate = gans.generate
@@ -84,6 +85,8 @@ class LOGAN(tf.Module):
     self.discriminator_updates = discriminator_updates
     self.generator = generator(**shape, latent_dim=latent_dim)
     self.discriminator = discriminator(**shape)
+    for network in (self.generator, self.discriminator) if self.optimization.steps else ():
+      check_second_derivatives(network, "LatentOptimization")
     self.optimizers = replicator.wrap_optimizers(
         optimizer, discriminator=self.discriminator, generator=self.generator)
 

@@ -170,14 +170,14 @@ def evaluate(step: MAML, number: int) -> replicator.Evaluation:
 
 
 def _drawn(tasks: Tasks, fits: np.ndarray) -> np.ndarray:
-  """A picture of four tasks and of how both networks fit them, uint8 `[h, w, 3]`."""
+  """A picture of up to four tasks and of how both networks fit them, uint8 `[h, w, 3]`."""
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # Slow to import.
   from matplotlib.figure import Figure
   figure = Figure(figsize=(9, 4.5), dpi=80, layout="constrained")
   canvas = FigureCanvasAgg(figure)
   x = tasks.query_x[0, :, 0]
-  for name, curves, row in zip(("MAML", "pretrained"), fits, figure.subplots(2, 4, sharey=True),
-                               strict=True):
+  panels = figure.subplots(2, min(4, len(tasks.x)), sharey=True, squeeze=False)
+  for name, curves, row in zip(("MAML", "pretrained"), fits, panels, strict=True):
     row[0].set_ylabel(name)
     for task, axes in enumerate(row):
       axes.plot(x, tasks.query_y[task, :, 0], color="0.8", linewidth=4, label="task")

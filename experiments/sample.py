@@ -154,7 +154,7 @@ def _run(flags: argparse.Namespace) -> int:
     gan = training.step
     sampling.check(gan)
     if flags.standing_statistics:
-      sampling.set_standing_statistics(gan, flags.standing_statistics)
+      sampling.set_standing_statistics(gan, flags.standing_statistics, flags.truncation)
     status.doing("sampling")
     write = (_interpolate if flags.interpolate else _reconstruct if flags.reconstruct
              else _sample)

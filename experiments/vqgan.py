@@ -163,7 +163,8 @@ class ReconstructionEvaluator:
         step.reconstruct(images[i:i + _AT_A_TIME]) for i in range(0, count, _AT_A_TIME)),
         strict=True))
     usage = np.bincount(codes.ravel(), minlength=step.quantizer.num_codes) / codes.size
-    measured = self.metrics.measure(lambda _, part: made[part])
+    compared = made[self.metrics.chosen]  # The reconstructions of the images that it compares.
+    measured = self.metrics.measure(lambda _, part: compared[part])
     scalars = {
         "psnr": float(tf.reduce_mean(tf.image.psnr(images, image_source.to_uint8(made), 255))),
         "perplexity": float(perplexity(usage)), "used_codes": float(np.mean(usage > 0)),

@@ -55,8 +55,8 @@ class FrozenGraph:
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
     if any(each.dtype in (tf.variant, tf.resource) for each in fixed.values()):
-      raise UsageError("a network with a loop, such as that of a recurrent layer, cannot be "
-                       "exported; give the layer unroll=True")
+      raise UsageError("a loop that reads variables cannot be exported; give a recurrent layer "
+                       "unroll=True, or write --networks with the network that the loop calls")
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
     self.constants: dict[str, np.ndarray] = {
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}

@@ -1,6 +1,7 @@
 """Every GAN: what a step logs and samples, GANs from parts, LOGAN, and what does not fit."""
 
 import gin
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +9,11 @@ import tensorflow as tf
 import replicator
 from experiments.gan import GAN
 from experiments.logan import LOGAN
-from models.gan.latents.distributions import normal_latents, truncated_normal_latents
+from models.gan.latents.distributions import (
+  normal_latents,
+  truncated_normal_latents,
+  uniform_latents,
+)
 from models.gan.networks.building import check_images
 from models.vision.images.image_source import InMemoryImages
 from replicator import random
@@ -159,3 +164,9 @@ def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents)
   with pytest.raises(replicator.UsageError, match=(
       rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; write LOGAN.lat")):
     line_gan(LOGAN, latents=latents)
+
+
+def test_a_network_with_wrong_second_derivatives_moves_no_codes():
+  critic = lambda: keras.Sequential([keras.Input([2, 2, 1]), keras.layers.LayerNormalization()])
+  with pytest.raises(replicator.UsageError, match="which LatentOptimization needs; use "):
+    line_gan(LOGAN, latents=uniform_latents, discriminator=critic)

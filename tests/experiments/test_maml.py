@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments import maml
 from experiments.maml import MAML
 from replicator import random
 from replicator.step import context
@@ -67,3 +68,8 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
     for variable, value, gradient in zip(network.trainable_variables, weights, wanted,
                                          strict=True):
       np.testing.assert_allclose(value - variable.numpy(), gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_an_evaluation_may_be_on_fewer_tasks_than_the_picture_has_room_for():
+  found = maml.evaluate(maml.MAML(keras.optimizers.SGD, sizes=(4,)), 2)
+  assert found.picture.ndim == 3 and np.isfinite(list(found.scalars.values())).all()

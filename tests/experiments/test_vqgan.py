@@ -129,11 +129,13 @@ def test_reconstructions_are_measured(monkeypatch, tmp_path):
   class Metrics:
     description = "measured"
 
+    chosen = np.array([3, 7, 8, 20, 31])  # Those that it compares.
+
     def __init__(self, source, folder):
       assert folder == str(tmp_path)
 
     def measure(self, generate):
-      np.testing.assert_allclose(generate(40, slice(5)), decoded[:5])
+      np.testing.assert_allclose(generate(5, slice(5)), decoded.numpy()[self.chosen])
       return {"frechet_distance": 3.0}
 
   monkeypatch.setattr(vqgan, "FeatureMetrics", Metrics)

@@ -55,12 +55,13 @@ class FeatureMetrics:
     self.num_samples = min(num_samples, source.size)
     comparison.check_counts(metrics, self.num_samples, self.num_samples)
     chosen = np.random.default_rng(_SEED).permutation(source.size)[:self.num_samples]
+    self.chosen = np.sort(chosen)
     with distributed_evaluation.chief_first():
       self._extractor = extractor() if extractor else SmallClassifier(source, folder)
-      self._real, _ = cache.gather_real(Source("data", source), np.sort(chosen), self._extractor,
+      self._real, _ = cache.gather_real(Source("data", source), self.chosen, self._extractor,
                                         self._needed, folder)
     if "intra_fid" in metrics:
-      self._real.labels = read(source, np.sort(chosen))[1]
+      self._real.labels = read(source, self.chosen)[1]
     self.description = (
         f"{self.num_samples:,} real and {self.num_samples:,} generated images; features: "
         f"{self._extractor.name}; resizing: {self._extractor.resizing}"

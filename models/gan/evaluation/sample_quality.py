@@ -21,16 +21,17 @@ def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
 
   Args:
     found: the classes that the classifier finds, int [n].
-    num_classes: the number of classes, at most n.
+    num_classes: the number of classes.
 
   Returns:
     label_accuracy: the fraction of all samples.
-    lowest_label_accuracy: the fraction of the samples of one class, the class with the fewest.
+    lowest_label_accuracy: the fraction of the samples of one class, the lowest of the classes that
+      have samples.
   """
   labels = np.arange(len(found)) % num_classes
   right = np.bincount(labels, weights=found == labels, minlength=num_classes)
   return {"label_accuracy": float(right.sum() / len(found)),
-          "lowest_label_accuracy": float(np.min(right / np.bincount(labels)))}
+          "lowest_label_accuracy": float(np.min(right[labels] / np.bincount(labels)[labels]))}
 
 
 @gin.configurable(denylist=["source", "folder"])

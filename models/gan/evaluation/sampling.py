@@ -40,11 +40,12 @@ def check(gan: Any) -> None:
                      f"sampled; a step needs {', '.join(_NEEDED)}")
 
 
-def set_standing_statistics(gan: Any, passes: int) -> None:
+def set_standing_statistics(gan: Any, passes: int, truncation: float | None = None) -> None:
   """Makes a GAN generate with batch statistics of as many passes, see `use_standing_statistics`.
 
-  A pass has the codes of a batch, and all classes in turn. Moving statistics are those of the
-  weights in training, which the averaged weights do not have.
+  A pass has the codes of a batch, which are truncated as those to sample, see `sample`. The passes
+  have all classes in turn or, of many classes, some at equal distances. Moving statistics are those
+  of the weights in training, which the averaged weights do not have.
 
   Raises:
     UsageError: the GAN has no `generator` with an optimizer in `optimizers`, or this has no
@@ -54,11 +55,11 @@ def set_standing_statistics(gan: Any, passes: int) -> None:
   if generator is None or "generator" not in optimizers:
     raise UsageError(f"standing statistics: {type(gan).__name__} has no 'generator' with an "
                      "optimizer of this name in 'optimizers'; leave them out")
-  labels = np.arange(BATCH * passes, dtype=np.int32).reshape(passes, BATCH) % max(
-      gan.num_classes, 1)
+  latents = gan.latents if truncation is None else truncated(gan.latents, truncation)
+  labels = _spread(max(gan.num_classes, 1), passes)
 
   def forward(i: int) -> None:
-    generator(_codes(gan.latents, gan.latent_dim, 0, i), tf.constant(labels[i]), training=True)
+    generator(_codes(latents, gan.latent_dim, 0, i), tf.constant(labels[i]), training=True)
 
   def generate(z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     with contextlib.ExitStack() as stack:
@@ -68,6 +69,14 @@ def set_standing_statistics(gan: Any, passes: int) -> None:
       return generator(z, labels, training=False)
 
   gan.generate = any_batch_size(generate)
+
+
+def _spread(num_classes: int, passes: int) -> np.ndarray:
+  """Labels int32 `[passes, BATCH]`: all classes in turn, or each pass has some of many."""
+  number = np.arange(BATCH * passes, dtype=np.int32)
+  if len(number) >= num_classes:
+    return (number % num_classes).reshape(passes, BATCH)
+  return (number * num_classes // len(number)).reshape(BATCH, passes).T
 
 
 def check_classes(gan: Any, classes: Sequence[int]) -> None:

@@ -143,14 +143,22 @@ def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
 def _second_derivatives_checked(network: Callable) -> Iterator[None]:
   """A context for gradients of a network's scores by its images, to be differentiated again."""
   _refuse_mixing(network)
-  _refuse(network, _WRONG_TWICE, "has wrong second derivatives in TensorFlow, which a penalty on "
-          "gradients needs; use models.gan.networks.normalization.LayerNorm")
+  check_second_derivatives(network, "a penalty on gradients")
   with operations_without_gradient() as without:
     yield
   if without:
     raise UsageError(f"{_name(network)}: a penalty takes its second derivatives, but TensorFlow "
                      f"has none of {', '.join(sorted(without))}; replace the layer that uses it, "
                      "or drop the penalty")
+
+
+def check_second_derivatives(network: Callable, what: str) -> None:
+  """Raises a UsageError if a network has a layer whose second derivatives are wrong.
+
+  `what` needs them, in the words of the user.
+  """
+  _refuse(network, _WRONG_TWICE, f"has wrong second derivatives in TensorFlow, which {what} needs; "
+          "use models.gan.networks.normalization.LayerNorm")
 
 
 def _refuse_mixing(discriminator: Any) -> None:

@@ -86,7 +86,8 @@ def _distance(mean1: np.ndarray, factor1: np.ndarray,
   gap = mean1 - mean2
   roots = np.linalg.svd(factor1.T @ factor2, compute_uv=False)
   # Rounding may give equal sets -1e-13.
-  return max(float(gap @ gap + np.sum(factor1 ** 2) + np.sum(factor2 ** 2) - 2 * np.sum(roots)), 0)
+  distance = gap @ gap + np.sum(factor1 ** 2) + np.sum(factor2 ** 2) - 2 * np.sum(roots)
+  return max(float(distance), 0.0)
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from models.gan.evaluation import sample_quality
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
-from models.gan.evaluation.sample_quality import SampleQuality
+from models.gan.evaluation.sample_quality import SampleQuality, label_accuracies
 from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
@@ -84,6 +84,12 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
   assert result["lowest_label_accuracy"] == pytest.approx(lowest)
   # The softmax of the logits 1, 0, 0, 0.
   assert result["classifier_confidence"] == pytest.approx(np.e / (np.e + 3))
+
+
+def test_classes_without_samples_do_not_count():
+  assert label_accuracies(np.array([0, 1, 1]), num_classes=5) == {
+      "label_accuracy": pytest.approx(2 / 3), "lowest_label_accuracy": 0.0}
+  assert label_accuracies(np.array([0, 1]), num_classes=5)["lowest_label_accuracy"] == 1.0
 
 
 def test_two_images_of_each_are_enough_and_no_more_are_used_than_there_are(of_pixels, tmp_path):

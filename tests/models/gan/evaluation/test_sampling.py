@@ -252,3 +252,19 @@ def test_standing_statistics_are_those_of_the_averaged_weights_over_passes():
     np.testing.assert_allclose(found[:, 0, :, 0], 0.1 * expected, rtol=1e-4, atol=1e-5)
   assert np.concatenate(gan.generator.seen).tolist() == [i % 3 for i in range(96)]  # Seen once.
   assert not gan.generator.norm.moving_mean.numpy().any()
+
+
+def test_standing_statistics_are_of_many_classes_and_of_truncated_codes(monkeypatch):
+  gan, codes = Painter(num_classes=1000), []
+  gan.generator = Normalizing()
+  call = gan.generator.call
+  monkeypatch.setattr(gan.generator, "call", lambda z, labels, training: (
+      codes.append(z.numpy()) if training else None, call(z, labels, training=training))[1])
+  gan.optimizers = {"generator": wrap_optimizer(
+      keras.optimizers.SGD(), gan.generator.trainable_variables)}
+  sampling.set_standing_statistics(gan, 2, truncation=0.5)
+  gan.generate(tf.zeros([32, DIM]), tf.zeros([32], tf.int32))
+  for seen in gan.generator.seen:
+    assert len(set(seen)) == 32 and seen.min() < 20 and seen.max() > 960
+  assert len(set(np.concatenate(gan.generator.seen))) == 64
+  assert 0.9 < np.abs(np.concatenate(codes)).max() <= 2 * 0.5
