@@ -38,7 +38,7 @@ class Slots:
                    for path, role in self._roles.items() if role.endswith(f"/{_RATE}")}
 
   def facts(self) -> dict[str, dict]:
-    """What a checkpoint keeps, as JSON."""
+    """The roles and the rates that a checkpoint keeps, as JSON."""
     return {"roles": self._roles,
             "rates": {path: float(rate) for path, rate in self._rates.items()}}
 

@@ -91,7 +91,7 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, kera
   """The variables of an optimizer by role: `iterations`, `learning_rate`, `momentums/0`."""
   found = {}
   for name, value in vars(optimizer).items():
-    if name not in ("_variables", "_trainable_variables"):  # All of them, and those it trains.
+    if name not in ("_variables", "_trainable_variables"):  # Keras' own lists of all.
       items = {f"/{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {
           "": value}
       found.update({name.lstrip("_") + place: each for place, each in items.items()

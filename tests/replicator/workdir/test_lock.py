@@ -207,7 +207,7 @@ def test_a_claim_of_another_machine_is_taken_over_knowingly(tmp_path, content, c
 
 @pytest.mark.usefixtures("no_locks")
 def test_another_container_is_another_machine(tmp_path, monkeypatch):
-  # Of the same name and kernel. Its processes have numbers that mean nothing here.
+  # It has the same name and kernel. The numbers of its processes mean nothing here.
   with monkeypatch.context() as patch:
     (tmp_path / "ns").symlink_to("pid:[1]")
     patch.setattr(lock, "_NUMBERING", tmp_path / "ns")
