@@ -93,6 +93,14 @@ def test_accuracies_are_those_of_the_ranks_of_logits(monkeypatch):
   np.testing.assert_array_equal(found["top5"], ranks < 5)
 
 
+@pytest.mark.parametrize("value, right", [(0.0, 1), (np.nan, 0)])
+def test_a_network_of_equal_logits_is_right_about_one_class_at_most(value, right, monkeypatch):
+  step = classifier()
+  monkeypatch.setattr(step, "logits", lambda images: tf.fill([10, 10], value))
+  found = step.measure({"image": BATCH["image"], "label": np.arange(10)})
+  assert np.sum(found["top1"]) == right and np.sum(found["top5"]) == 5 * right
+
+
 def test_an_evaluation_is_of_averaged_weights():
   step = classifier("wrap_optimizer.ema_decay = 0.5")
   before = step.logits(BATCH["image"]).numpy()

@@ -100,7 +100,8 @@ def list_folder(path: str, labels: str | None = None, needs_classes: bool = True
   files: list[Path] = []
   others: list[Path] = []
   for file in sorted(_files_in(str(root))):
-    (files if is_image(file) and file.is_file() else others).append(file)
+    is_one = is_image(file.relative_to(root)) and file.is_file()
+    (files if is_one else others).append(file)
   labels_lib.report_left_out(str(path), [file.relative_to(root).as_posix() for file in others],
                              "files that are no images")
   if not files:
@@ -146,5 +147,6 @@ def _labels_in(root: Path, labels: str, names: list[str]) -> labels_lib.Labels:
 
 
 def is_image(path: PurePath) -> bool:
-  """Whether it is the path of an image file, by its name, which does not begin with a dot."""
-  return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+  """Whether it is the path of an image in a folder or an archive, of which no part is hidden."""
+  is_hidden = any(part.startswith(".") for part in path.parts)
+  return path.suffix.lower() in SUFFIXES and not is_hidden

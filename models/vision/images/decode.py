@@ -68,6 +68,7 @@ class Original:
       except tf.errors.InvalidArgumentError:
         pass  # Pillow says better what is wrong.
     if self._content:
+      image = opened(self._content)  # Another part may be decoded at another size.
       image.draft(None, (image.width // shrinking, image.height // shrinking))
       image = upright_rgb(image)
     return image.crop((left, top, left + width, top + height))
@@ -129,7 +130,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     raise ValueError("its pixels have 32 bits, and their range is unknown; save it with 8 or 16")
   if upright.mode[0] == "I":
     # The upper 8 of 16 bits of gray, as Pillow itself reads them of an image with colors.
-    upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    pixels, level = np.asarray(upright), upright.info.get("transparency")
+    eight = (pixels >> 8).astype(np.uint8)
+    upright = Image.fromarray(eight if level is None else np.where(pixels == level, 255, eight))
   if upright.has_transparency_data:
     upright = upright.convert("RGBA")
     upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)

@@ -59,7 +59,8 @@ class DecodedImages:
 
   An image that cannot be decoded ends the run, or is skipped. Images in memory do not include
   skipped ones. Where images are decoded as they are drawn, the next one that can be read takes the
-  place of a skipped one, so that step s still has the same examples on any number of workers.
+  place of a skipped one, so that step s still has the same examples on any number of workers. It is
+  of the same part, where a part is held out.
   """
 
   batched = True
@@ -90,6 +91,7 @@ class DecodedImages:
     self.encoded = encoded
     self._skips = on_error == "skip"
     self._skipped: dict[int, str] = {}  # The reasons, by the number of the image.
+    self._apart: list[frozenset[int]] = []  # Sets of examples that are held out.
     self._lock = threading.Lock()
     self._numbers: Sequence[int] = range(self.size)  # The examples, as `encoded` counts them.
     self._kept = (self._decode_all() if self.size * np.prod(self.image_shape) <= memory_limit
@@ -108,6 +110,10 @@ class DecodedImages:
         lambda index: self._draw(index, lambda file: decode(file, self.image_shape))), [index],
         self.image_shape)
 
+  def keep_apart(self, indices: np.ndarray) -> None:
+    """Makes no other image take the place of one of these, if it cannot be read; nor vice versa."""
+    self._apart.append(frozenset(np.asarray(indices).tolist()))
+
   def digest(self) -> str:
     """A digest of the labels, and of the `facts` that are known of the images."""
     return hashed(np.asarray(self.encoded.labels, np.int32), *self.encoded.facts())
@@ -125,8 +131,12 @@ class DecodedImages:
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
             ) -> tuple[np.ndarray, np.ndarray]:
     """An image as `read` makes it of the file, or of the next that can be read, and its label."""
+    part_of = lambda place: [place in each for each in self._apart]
     for further in range(self.size):
-      i = self._numbers[(int(index) + further) % self.size]
+      place = (int(index) + further) % self.size
+      if part_of(place) != part_of(int(index)):
+        continue
+      i = self._numbers[place]
       image = self._image(i, read)
       if image is not None:
         return image, np.asarray(self.encoded.labels[i], np.int32)

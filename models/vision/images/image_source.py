@@ -80,6 +80,10 @@ class SourceOf:
     """The digest of the other source, if it has one; see `training.inputs`."""
     return digest_of(self._source)
 
+  def keep_apart(self, indices: np.ndarray) -> None:
+    """Makes no other image take the place of one of these, if it cannot be read; nor vice versa."""
+    _keep_apart(self._source, indices)
+
 
 class Subset(SourceOf):
   """An `ImageSource` of some examples of another."""
@@ -103,6 +107,10 @@ class Subset(SourceOf):
     of_all = super().digest()
     return of_all and hashed(np.array(of_all), self._indices)
 
+  def keep_apart(self, indices: np.ndarray) -> None:
+    """As in the other source; `indices` are of this one."""
+    super().keep_apart(self._indices[indices])
+
 
 def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
   """The training part of a source, and the held-out share of it, by a fixed permutation.
@@ -115,7 +123,13 @@ def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
     raise UsageError(f"held_out = {share}: holds out {count} of {source.size} images, and some "
                      "must be on both sides; write a share such as 0.2")
   order = np.random.default_rng(_SEED).permutation(source.size)
+  _keep_apart(source, order[:count])
   return Subset(source, order[count:]), Subset(source, order[:count])
+
+
+def _keep_apart(source: ImageSource, indices: np.ndarray) -> None:
+  if hasattr(source, "keep_apart"):
+    source.keep_apart(indices)
 
 
 def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: tuple[int, int, int]

@@ -31,7 +31,9 @@ class Unpaired:
     for number, (name, source) in enumerate(self._sources.items()):
       own = tf.random.experimental.stateless_fold_in(seed, number)
       drawn = tf.random.stateless_uniform([], own, 0, source.size, tf.int64, alg="philox")
-      made[name] = variant(source, drawn if number else index % source.size, own)
+      # Seeds of variants are not negative, as those of `training.inputs`.
+      seed_of_variant = tf.bitwise.bitwise_and(tf.cast(own, tf.int64), tf.int64.max)
+      made[name] = variant(source, drawn if number else index % source.size, seed_of_variant)
     return made
 
   def digest(self) -> str | None:

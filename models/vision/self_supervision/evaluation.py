@@ -45,9 +45,13 @@ class FeatureEvaluator:
 
     `knn` and `linear` are those of features, by the nearest neighbors and by a linear classifier;
     `pixel_nn` and `pixel_linear` those of pixels, by the nearest neighbor and a linear classifier.
+    Images of one class have none.
     """
     features = [np.concatenate([step.features(images[i:i + 250]).numpy()
                                 for i in range(0, len(images), 250)]) for images in self._images]
+    if len(np.unique(self._examples[0][1])) < 2:
+      return replicator.Evaluation({}, self._picture(features),
+                                   "no accuracies, because all images are of one class")
     knn, linear = self._accuracies(features, self._neighbors, "cosine")
     pixel_nn, pixel_linear = self._of_pixels
     return replicator.Evaluation(

@@ -22,7 +22,7 @@ _ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify i
 
 def index_of(shard: Path) -> Path:
   """Where the index of a shard is, beside it."""
-  return shard.with_suffix(".npz")
+  return shard.with_name(shard.name.removesuffix(".tfrecord") + ".npz")
 
 
 def entry(position: int, record: bytes, content: bytes, label: int) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from models.vision.files.image_folder import ImageFolder
 from models.vision.files.image_zip import ImageZip
 from models.vision.images import write
 from models.vision.images.decode import center_square
-from models.vision.images.image_source import read
+from models.vision.images.image_source import hold_out, read
 from tests.models.vision.images.test_decode import encoded
 from tests.programs.refusals import refusal
 
@@ -33,6 +33,7 @@ def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, 
   paint(tmp_path / "a" / "3.BMP", "white")
   paint(tmp_path / "a" / "._1.png", "green")
   paint(tmp_path / ".cache" / "1.png", "red")
+  paint(tmp_path / "a" / ".ipynb_checkpoints" / "1-checkpoint.png", "red")
   paint(tmp_path / "loose.png", "red")
   (tmp_path / "a" / "notes.txt").write_text("no image")
   (tmp_path / "a" / "photo.webp").write_text("an image of another type")
@@ -125,6 +126,20 @@ def test_files_of_a_large_folder_are_read_as_they_are_drawn(tmp_path, monkeypatc
     assert read(source, order)[0][:, 0, 0, 0].tolist() == order.tolist()
   assert sorted(opened) == ["0.png", "3.png", "3.png", "5.png"]
   assert drawn.load(tf.constant(0, tf.int64))["image"].shape == (8, 8, 3)
+
+
+def test_what_is_held_out_takes_no_place_of_a_corrupt_image(tmp_path):
+  for number in range(20):
+    paint(tmp_path / "a" / f"{number:02}.png", (number, 0, 0))
+  parts = lambda: hold_out(ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0), 0.5)
+  numbers = lambda source: set(all_of(source)[0][:, 0, 0, 0].tolist())
+  before = [numbers(part) for part in parts()]
+  for number in (3, 4, 5, 12, 13, 19):
+    (tmp_path / "a" / f"{number:02}.png").write_bytes(b"torn")
+  for part, all_numbers in zip(parts(), before, strict=True):
+    assert numbers(part) == all_numbers - {3, 4, 5, 12, 13, 19}
+  nested, _ = hold_out(parts()[0], 0.5)
+  assert len(numbers(nested)) > 1 and not numbers(nested) & before[1]
 
 
 @pytest.mark.parametrize("limit", [0, 10_000], ids=["drawn", "kept"])

@@ -1,8 +1,10 @@
 """Sources whose examples share a batch without being pairs."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from models.vision.augmentation.random_view import Augmentation, Augmented, TwoViews
 from models.vision.images.image_source import InMemoryImages, SourceOf
 from models.vision.images.unpaired import Unpaired
 
@@ -50,3 +52,14 @@ def test_sources_augment_with_seeds_of_their_own_and_have_one_digest():
   assert example["a"]["noise"] != example["b"]["noise"]
   assert len(Unpaired(a=noisy, b=noisy).digest()) == 32
   assert Unpaired(a=noisy, b=numbered(3)).digest() is None
+
+
+@pytest.mark.parametrize("around", [lambda make: Augmented(make, Augmentation),
+                                    lambda make: TwoViews(lambda: Augmented(make, Augmentation))])
+def test_random_views_have_their_seeds_here_too(around):
+  pixels = np.random.default_rng(0).integers(0, 256, [4, 8, 8, 3], np.uint8)
+  source = around(lambda: InMemoryImages(pixels, np.arange(4), tuple("abcd")))
+  both = Unpaired(a=source, b=source)
+  for position in range(8):
+    example = both.augmented(tf.constant(position, tf.int64), tf.constant([3, position], tf.int64))
+    assert example["a"]["image"].shape == example["b"]["image"].shape == (8, 8, 3)

@@ -186,6 +186,14 @@ def test_the_index_of_a_folder_that_cannot_be_written_is_in_the_home_folder(root
   assert len(list(home.rglob("train-*.npz"))) == 3 and not list(root.glob("*.npz"))
 
 
+def test_shards_with_a_dot_in_their_names_have_an_index_each(root):
+  for shard in root.glob("train-*"):
+    shard.rename(root / f"images.tfrecord-{shard.name.removeprefix('train-')}")
+  for _ in range(2):
+    images, _ = read(TFRecords(f"{root}/images.tfrecord-*", 10), np.arange(7))
+    np.testing.assert_array_equal(images, IMAGES[:, 1:11])
+
+
 def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
   assert line_at(root).endswith(
       f"train-*-of-00003 and validation-*-of-00001; write which, such as '{root}/train-*-of-00003'")
