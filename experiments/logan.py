@@ -85,7 +85,8 @@ class LOGAN(tf.Module):
     self.discriminator_updates = discriminator_updates
     self.generator = generator(**shape, latent_dim=latent_dim)
     self.discriminator = discriminator(**shape)
-    for network in (self.generator, self.discriminator) if self.optimization.steps else ():
+    moves = getattr(self.optimization, "steps", 0)
+    for network in (self.generator, self.discriminator) if moves else ():
       check_second_derivatives(network, "LatentOptimization")
     self.optimizers = replicator.wrap_optimizers(
         optimizer, discriminator=self.discriminator, generator=self.generator)

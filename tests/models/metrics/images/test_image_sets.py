@@ -93,7 +93,7 @@ def test_what_was_seen_of_batches():
 
 
 def test_an_archive_is_read_in_the_order_of_whole_names(tmp_path):
-  names = ["a/1.png", "a-b/1.png", ".c/1.png", "d.png"]
+  names = ["a/1.png", "a-b/1.png", "A/1.png", "d.png"]
   with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
     for name, image in zip(names, IMAGES, strict=False):
       archive.writestr(name, write.png(image))
