@@ -141,7 +141,8 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
   """
   values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
   divided = _divided("reduce_scatter", _widened(values), group)
-  return map_tensors(lambda x: tf.reduce_sum(x, axis=0), packing.group_exchange(divided, group))
+  return map_tensors(lambda x: tf.cast(tf.reduce_sum(_as_added(x), axis=0), x.dtype),
+                     packing.group_exchange(divided, group))
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -202,7 +203,8 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   Raises:
     UsageError: the op is unknown, or there are no items.
   """
-  reductions = {"sum": tf.add_n, "mean": lambda x: tf.add_n(x) / len(items),
+  added = lambda xs: tf.add_n([_as_added(x) for x in xs])
+  reductions = {"sum": added, "mean": lambda x: added(x) / len(items),
                 "min": lambda x: tf.reduce_min(x, axis=0),
                 "max": lambda x: tf.reduce_max(x, axis=0)}
   if op not in reductions:
@@ -213,7 +215,17 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   else:
     results = _widened(results)
   reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
-  return reduced if op in ("min", "max") else packing.group_sum(reduced, group)
+  if op in ("min", "max"):
+    return reduced
+  # The mean of integers is floating.
+  return tree.map_structure(
+      lambda y, x: tf.cast(y, x.dtype) if y is not None and x.dtype.is_floating else y,
+      packing.group_sum(reduced, group), results[0])
+
+
+def _as_added(x: tf.Tensor) -> tf.Tensor:
+  """In the dtype in which collectives add: 32 bits for half floats."""
+  return tf.cast(x, validation.WIRE[x.dtype])
 
 
 def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],

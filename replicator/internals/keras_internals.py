@@ -26,13 +26,26 @@ class VariableScope(keras.StatelessScope):
 
   `values` are tensors by the id of their variable. To keep what an enclosing scope replaces, which
   `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
-  are the variables that were assigned in it, and `losses` those that layers added.
+  are the variables that were assigned in it, `read` those that it has no value for and that were
+  read, and `losses` those that layers added. Whoever never calls `assign` says that it `drops` the
+  new values.
   """
 
-  def __init__(self, values: dict[int, tf.Tensor]):
+  def __init__(self, values: dict[int, tf.Tensor], drops: bool = False):
     super().__init__(collect_losses=True, initialize_variables=False)
     self.state_mapping = dict(values)
     self.assigned: list[keras.Variable] = []
+    self.read: dict[int, keras.Variable] = {}
+    self.drops = drops or drops_assignments()
+
+  def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+    """The value of a variable here, if it has one; Keras calls it to read the variable."""
+    value = super().get_current_value(variable)
+    if value is None:
+      self.read[id(variable)] = variable
+      if isinstance(self.original_scope, VariableScope):
+        self.original_scope.get_current_value(variable)  # It was read there, too.
+    return value
 
   def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
     """Keeps a new value of a variable; Keras calls it for an assignment."""
@@ -44,6 +57,17 @@ class VariableScope(keras.StatelessScope):
     """Assigns the new values, for what encloses the context."""
     for variable in self.assigned:
       variable.assign(self.get_current_value(variable))
+
+
+def drops_assignments() -> bool:
+  """Whether a scope here will forget what is assigned to Keras variables."""
+  scope = stateless_scope.get_stateless_scope()
+  return isinstance(scope, VariableScope) and scope.drops
+
+
+def own_value(variable: keras.Variable) -> tf.Variable:
+  """The variable of TensorFlow that holds the value, whatever scope or precision applies here."""
+  return variable._value
 
 
 def values_of_scope() -> dict[int, tf.Tensor]:
@@ -79,6 +103,9 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   if isinstance(optimizer, keras.optimizers.Muon) and version < (3, 13):
     # It finds its slots by the Keras path of a variable, which a plain one does not have.
     return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
+  if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
+    return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies to "
+            "all; write both alike")
   return None
 
 

@@ -264,7 +264,7 @@ def unfused() -> Iterator[None]:
   try:
     yield
   finally:
-    now.function_call_options = before
+    now.function_call_options = None  # Those of now: a trace in the context may have changed them.
 
 
 @functools.cache

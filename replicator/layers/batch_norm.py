@@ -113,8 +113,9 @@ class GlobalBatchNorm(keras.layers.Layer):
       is_finite = tf.math.is_finite(variance)
       for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
         old = tf.convert_to_tensor(statistic.value)
-        change = replicated.average_change(old, new, 1.0 - self.momentum, moving=statistic)
-        statistic.assign(old + tf.where(is_finite, change, 0.0))
+        kept = tf.where(is_finite, new, context.once(functools.partial(tf.identity, old)))
+        statistic.assign(old + replicated.average_change(
+            old, kept, 1.0 - self.momentum, moving=statistic))
 
   def compute_output_shape(self, input_shape):
     return input_shape

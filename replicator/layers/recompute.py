@@ -13,6 +13,7 @@ from replicator.errors import UsageError
 from replicator.internals import keras_internals, tensorflow_internals
 from replicator.step import context
 from replicator.step.nest import Nest
+from replicator.step.replicated import copies_of
 
 
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
@@ -26,9 +27,10 @@ def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
         x = replicator.recompute_grad(block)(x, training=True)
 
   Outputs, gradients of any order and states are those of `function` itself. The second pass has the
-  random numbers and the Keras variables, such as moving statistics, that the first one found, and
-  what it assigns is dropped. Collectives are made in both passes. `tf.recompute_grad` and
-  `keras.RematScope` would draw, iterate and move statistics twice.
+  random numbers and the Keras variables, such as weights and moving statistics, that the first one
+  found, and what it assigns is dropped. A `tf.Variable` must not change in between, and a tape that
+  the function opens itself finds no gradients. Collectives are made in both passes.
+  `tf.recompute_grad` and `keras.RematScope` would draw, iterate and move statistics twice.
 
   Args:
     function: a layer, a network or another function, which returns a nest of tensors. Its layers
@@ -55,7 +57,10 @@ class _Call:
     # What an enclosing scope replaces is an input too: SpectralNorm gives its layer a kernel.
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
-    self._before: dict[int, tf.Tensor] = {}  # The variables that it assigned, before that.
+    # The values of the Keras variables that it has read or assigned, before that; and which of them
+    # may have gradients.
+    self._before: dict[int, tf.Tensor] = {}
+    self._weights: list[int] = []
     self._again = _bookmark()
     if any(isinstance(x, keras.KerasTensor) for x in tree.flatten(self._inputs)):
       self._refuse("is called on a symbolic tensor of Keras; call it in the step, or in the `call` "
@@ -65,26 +70,33 @@ class _Call:
     """Runs the first pass."""
     inputs = [tf.convert_to_tensor(x) for x in tree.flatten(self._inputs) if _is_input(x)]
     variables = self._first_pass(inputs)
+    weights = [self._before[i] for i in self._weights]
     outputs = iter(tensorflow_internals.with_gradient(
-        _floating(self._results), [*inputs, *map(tf.convert_to_tensor, variables)],
-        lambda *dy: self._second_pass(_after(dy, inputs), variables, dy)))
+        _floating(self._results), [*inputs, *weights, *map(tf.convert_to_tensor, variables)],
+        lambda *dy: self._second_pass(_after(dy, inputs), [*weights, *variables], dy)))
     return tree.map_structure(lambda x: next(outputs) if _is_floating(x) else x, self._results)
 
   def _first_pass(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Variable]:
-    """Computes the results, and returns the trainable variables that they depend on."""
+    """Computes the results; returns the trainable variables that they need, but for Keras' own."""
     with (tensorflow_internals.unrecorded(), tensorflow_internals.variables_read() as variables,
           tf.name_scope("first_pass") as name):
       self._results, scope = self._run(inputs)
     self._check_first_pass(_operations(name), inputs, scope)
-    self._before = {id(v): tf.identity(v.value) for v in scope.assigned}
+    # An update may come before the gradient: the second pass must not read new weights.
+    held = {i: keras_internals.own_value(v) for i, v in scope.read.items()}
+    assigned = {id(v): tf.identity(v.value) for v in scope.assigned}
+    self._before = {**{i: tf.convert_to_tensor(v) for i, v in held.items()}, **assigned}
+    self._weights = [i for i, v in held.items()
+                     if v.trainable and v.dtype.is_floating and i not in assigned]
     scope.assign()
-    return variables()
+    of_keras = {id(copy.handle) for v in held.values() for copy in copies_of(v)}
+    return [v for v in variables() if id(v.handle) not in of_keras]
 
-  def _second_pass(self, inputs: list[tf.Tensor], variables: Sequence[tf.Variable],
+  def _second_pass(self, inputs: list[tf.Tensor], variables: Sequence[tf.Tensor | tf.Variable],
                    dy: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
     """The gradients by the inputs, None for those that are not floating, and by the variables."""
     with tf.GradientTape() as tape, self._again(), tf.name_scope("second_pass") as name:
-      tape.watch(_floating(inputs))
+      tape.watch([*_floating(inputs), *variables])
       results, _ = self._run(inputs)
     self._check_second_pass(_operations(name))
     gradients = tape.gradient(_floating(results), [*_floating(inputs), *variables],

@@ -32,7 +32,7 @@ class MovingAverages(tf.Module):
     `made` makes the function that moves one device's copies.
     """
     keep = tf.where(updates > self._start, value_at(self._decay, updates - 1), 0.0)
-    due = updates % self._every == 0
+    due = (updates % self._every == 0) | (updates <= self._start)
 
     def move(_, averages, variables, keep, due):
       for average, variable in zip(averages, variables, strict=True):
@@ -56,7 +56,7 @@ class MovingAverages(tf.Module):
     """A context in which networks compute with the averages; nothing is overwritten."""
     values = {id(variable): tf.convert_to_tensor(average.value)
               for variable, average in zip(self._variables, self.values, strict=True)}
-    with VariableScope({**values_of_scope(), **values}):
+    with VariableScope({**values_of_scope(), **values}, drops=True):
       yield
 
 

@@ -32,7 +32,8 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
 
   Args:
     optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
-      numbers, or schedules that count its own updates.
+      numbers, or schedules that count its own updates. Keras takes no schedule for the momentum of
+      SGD and RMSprop, and for the betas of Lion.
     variables: the trainable variables that it owns, of networks that are built.
     clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
     ema_decay: keeps an exponential moving average of the variables with this decay, a number or a

@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from replicator.errors import UsageError
@@ -71,7 +72,10 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
   if dtype and tf.as_dtype(dtype).is_integer:
     return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
   result = _floating(name, dtype)
-  return tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
+  drawn = tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
+  # Rounding may give `maxval`.
+  end, begin = (np.asarray(edge, result.as_numpy_dtype) for edge in (maxval, minval))
+  return tf.where(drawn == end, np.nextafter(end, begin), drawn)
 
 
 def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from replicator.internals.keras_internals import drops_assignments
 from replicator.internals.tensorflow_internals import wrapped_variable
 from replicator.step import context
 
@@ -94,10 +95,11 @@ def average_change(old: tf.Tensor, new: tf.Tensor, share: float, moving: Any = N
 
   `old` is the average before the batch or micro-batch, and `new` the mean over its examples. The
   changes of all micro-batches add up to that of the whole batch. An average that a batch may move
-  several times, one after another, is `moving`, and `old` is what it is before each.
+  several times, one after another, is `moving`, and `old` is what it is before each. Where a scope
+  of Keras drops the change, such as that of averaged weights, it counts as none.
   """
   part, count = context.current().microbatch, num_microbatches()
-  if part is None:
+  if part is None or drops_assignments():
     return share * (new - old)
   place = context.once(lambda: _count_move(part, moving))
   # The first micro-batch subtracts the share of the old value for all.

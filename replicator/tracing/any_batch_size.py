@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tree
 
+from replicator.errors import UsageError
+from replicator.internals.keras_internals import values_of_scope
 from replicator.step.nest import map_tensors
 
 
@@ -39,9 +41,16 @@ class any_batch_size:
     return self._bound[instance]
 
   def __call__(self, *batch: Any) -> Any:
-    """Calls the function with nests of tensors or arrays `[n, ...]`, or None."""
+    """Calls the function with nests of tensors or arrays `[n, ...]`, or None.
+
+    Raises a UsageError if averages take the place of weights here: see `averaged_weights`.
+    """
     if tf.config.functions_run_eagerly():  # A compiled one would be called nevertheless.
       return self._function(*batch)
+    if tf.executing_eagerly() and values_of_scope():
+      name = getattr(self, "__name__", "the function")
+      raise UsageError(f"{name}: is compiled once, and would keep the averages of now, or ignore "
+                       "them; enter averaged_weights() in the function itself")
     specs = map_tensors(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batch)
     key = tuple(tree.flatten(specs))
     if key not in self._traced:

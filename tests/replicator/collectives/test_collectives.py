@@ -244,3 +244,21 @@ def test_all_gather_keeps_nan_and_infinity_in_their_slots():
   step = lambda x: replicator.all_gather(x[0])
   for gathered in Replicator("mirrored", logical_cpus=2).run(step, values):
     np.testing.assert_array_equal(gathered, values)
+
+
+@pytest.mark.parametrize("dtype, values, total", [
+    ("bfloat16", [256.0] + 8 * [1.0], 264.0), ("float16", [6e4, 6e3, -6e4], 6e3)])
+def test_half_floats_are_added_up_in_32_bits(dtype, values, total):
+  items = [tf.constant(value, dtype) for value in values]
+  found = replicator.map_reduce(items, tf.identity)
+  assert found.dtype == dtype and float(found) == float(tf.cast(total, dtype))
+  count = len(values)
+  own = tf.constant(values, dtype)
+
+  def step():
+    mine = tf.gather(own, replicator.replica_id())
+    return replicator.reduce_scatter(tf.fill([count], mine))[0]
+
+  if count <= 4:
+    parts = Replicator("mirrored", logical_cpus=count).run(step)
+    assert [float(part) for part in parts] == [total] * count

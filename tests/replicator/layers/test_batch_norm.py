@@ -111,6 +111,39 @@ def test_a_batch_that_is_not_finite_does_not_spoil_the_moving_statistics(shape):
   np.testing.assert_array_equal(layer.moving_variance, np.ones(3))
 
 
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_micro_batch_that_is_not_finite_moves_nothing(float64, n):
+  layer = GlobalBatchNorm(momentum=0.9)
+  layer.build([None, 3])
+  layer.moving_mean.assign([100.0] * 3)
+  x = np.random.default_rng(0).normal(size=[8, 3])
+  x[n - 1] = np.inf  # In the last micro-batch.
+  parts = [x[j::n] for j in range(n - 1)]
+  expected = 100 + 0.1 / n * sum(part.mean(0) - 100 for part in parts)
+  Replicator("one_device").run(lambda x: microbatch(
+      lambda part: tf.reduce_mean(layer(part, training=True)), x, n=n), x)
+  np.testing.assert_allclose(layer.moving_mean, expected + np.zeros(3), rtol=1e-13)
+
+
+def test_a_pass_with_averaged_weights_moves_no_statistics_of_micro_batches(float64, one_or_two):
+  with one_or_two.scope():
+    layer = GlobalBatchNorm(momentum=MOMENTUM)
+    layer.build([None, 3])
+    optimizer = library.wrap_optimizer(keras.optimizers.SGD(), layer.trainable_variables,
+                                          ema_decay=0.5)
+  batch = batch_of([8, 3])["x"]
+
+  def passes(part):
+    loss = tf.reduce_mean(layer(part, training=True))
+    with optimizer.averaged_weights():
+      layer(2.0 * part, training=True)  # A teacher.
+    return loss
+
+  one_or_two.run(lambda x: microbatch(passes, x, n=4), batch)
+  mean = (1 - MOMENTUM) * np.mean([batch[j::4].mean(0) for j in range(4)], 0)
+  close(layer.moving_mean.numpy(), mean, 1e-13)
+
+
 def test_micro_batches_move_the_statistics_of_a_layer_that_is_called_twice(float64, one_or_two):
   batch = batch_of([8, 3])["x"]
   layer = build(one_or_two)

@@ -86,6 +86,29 @@ def test_gradients_draws_and_states_are_those_without_recomputation(
   nests_close(state, expected_state, 0)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("divide", [lambda wrap, net: wrap(net),
+                                    lambda wrap, net: wrap(lambda x: wrap(net)(x))])
+def test_an_update_before_the_gradient_is_not_seen_by_the_second_pass(divide, jit_compile):
+  def gradients(wrap) -> list:
+    keras.utils.set_random_seed(0)
+    generator = keras.Sequential([keras.Input([5]), L.Dense(5)])
+    critic = keras.Sequential([keras.Input([5]), L.Dense(4, "tanh"), L.Dense(1)])
+    optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.5), critic.trainable_variables)
+    judge = divide(wrap, critic)
+
+    def step(x):
+      with tf.GradientTape(persistent=True) as tape:
+        score = tf.reduce_mean(tf.square(judge(generator(x))))
+      of_critic = tape.gradient(score, critic.trainable_variables)
+      optimizer.apply(of_critic)
+      return [of_critic, tape.gradient(score, generator.trainable_variables)]
+
+    return tf.nest.flatten(Replicator("one_device", jit_compile=jit_compile).run(step, X)[0])
+
+  nests_close(gradients(recompute_grad), gradients(lambda function: function), 1e-12)
+
+
 # ---- One function, in plain eager code ----------------------------------------------------------
 
 

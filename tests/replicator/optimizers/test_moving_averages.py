@@ -14,7 +14,8 @@ from tests.replicator.optimizers.small_network import K
 def test_an_average_can_move_once_in_so_many_updates_after_its_start(float64, one_or_two, start):
   trajectory, wrapped = small.train(one_or_two, small.OPTIMIZERS["momentum"], 5, ema_decay=0.9,
                                     ema_start=start, ema_every=2)
-  points = [small.WEIGHTS if start == 0 else trajectory[1], trajectory[1], trajectory[3]]
+  copied = trajectory[max(start, 2) - 1]  # It is a copy up to its start.
+  points = [small.WEIGHTS if start == 0 else copied, copied, trajectory[3]]
   expected = [0.81 * a + 0.09 * b + 0.1 * c for a, b, c in zip(*points, strict=True)]
   small.assert_close([small.averages_of(wrapped)], [expected])
   assert not any(average.trainable for average in wrapped.averages)

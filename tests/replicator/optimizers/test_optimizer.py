@@ -224,6 +224,11 @@ def test_an_optimizer_that_scales_losses_or_has_variables_is_refused():
     wrap_optimizer(optimizer, small.make_variables())
 
 
+def test_a_second_weight_decay_is_refused():
+  with pytest.raises(UsageError, match="has another adam_weight_decay than weight_decay"):
+    wrap_optimizer(K.Muon(0.1, weight_decay=0.1, adam_weight_decay=0.0), small.make_variables())
+
+
 # ---- Updates at some calls -----------------------------------------------------------------------
 
 

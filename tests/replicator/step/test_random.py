@@ -323,3 +323,9 @@ def test_a_draw_in_a_branch_or_loop_of_the_step_or_a_compiled_function_is_refuse
 ])
 def test_bad_input_is_refused_in_one_line(draw_it, message):
   assert re.search(message, refusal(draw_it))
+
+
+@pytest.mark.parametrize("low, high", [(3, 4), (-4, -3)])
+def test_no_rounding_reaches_the_upper_end(low, high):
+  drawn = tf.cast(random.uniform("t", [20_000], low, high, "bfloat16"), tf.float32).numpy()
+  assert low == drawn.min() < drawn.max() < high

@@ -3,7 +3,9 @@
 import gc
 import weakref
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import replicator
@@ -59,3 +61,13 @@ def test_a_plain_function_and_its_compiled_one():
   assert double(tf.ones([4])).shape == [4]
   concrete = double.get_concrete_function(tf.TensorSpec([None], tf.float32))
   assert concrete.structured_outputs.shape.as_list() == [None]
+
+
+def test_averages_around_the_call_are_refused():
+  variable = keras.Variable(1.0)
+  optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(1.0), [variable], ema_decay=0.5)
+  read = replicator.any_batch_size(lambda x: x * tf.convert_to_tensor(variable))
+  with (optimizer.averaged_weights(),
+        pytest.raises(replicator.UsageError, match=r"enter averaged_weights\(\) in the function")):
+    read(tf.ones([2]))
+  np.testing.assert_array_equal(read(tf.ones([2])), [1.0, 1.0])
