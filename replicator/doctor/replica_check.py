@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from replicator.app import config
 from replicator.console.error_line import in_one_line
 from replicator.doctor import diagnosis, replica_recording
@@ -35,11 +37,15 @@ class ReplicaCheck:
     self._devices = bound("Replicator.devices_per_replica", 1)
     strategy.make("mirrored", 4 * self._devices, None, self._devices)
     self.reference = self._record(1)
+    for (step, kind, name), value in self.reference.quantities.items():
+      if kind == diagnosis.GRADIENT and not np.isfinite(value).all():
+        raise UsageError(f"on one replica, a gradient of step {step} is not finite ({name}), and "
+                         "equal NaNs prove nothing; mend the step first")
 
   def record_process(self) -> ReplicaRecording:
     """Records this process's part in a cluster."""
     return self._record_with("Replicator.strategy = 'multi_worker_mirrored'",
-                             "Replicator.logical_cpus = None")
+                             "Replicator.cluster = 'tf_config'", "Replicator.logical_cpus = None")
 
   def results(self, words: Sequence[str]) -> Iterator[CheckResult]:
     """Yields each row as soon as it is known; the 2 processes get the command line `words`."""

@@ -76,7 +76,8 @@ class _ReplicaRecorder:
     with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
       for number, batch in zip(range(1, steps + 1), batches, strict=False):
         if training.before_call:
-          training.before_call(training.step, number - 1)
+          with context.before_step(number - 1):
+            training.before_call(training.step, number - 1)
         outputs = training.replicator.run(one_step, batch)[0]
         quantities.update({(number, kind, name): value.numpy()
                            for (_, kind, name), value in sorted(outputs.items())})
@@ -114,6 +115,11 @@ class _ReplicaRecorder:
     updates[path] += 1
     update = f"{path}, update {updates[path]}"
     self._evidence.look_at_gradients(local)
+    for variable, gradient in zip(variables, averaged, strict=True):
+      if gradient.dtype != averaged[0].dtype:
+        raise UsageError(f"{variable.path} is {gradient.dtype.name}, and {variables[0].path} is "
+                         f"{averaged[0].dtype.name}: only one dtype can be compared; leave the "
+                         "dtypes of layers to train.precision")
     used = _without_rounding(averaged, ROUNDING[self._precision])
     for variable, gradient in zip(variables, used, strict=True):
       name = self._paths.get(id(variable.value), variable.path)

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from replicator.launch.placement import PipedChild, Slot, free_ports
+from replicator.launch.placement import PipedChild, Slot, free_ports, say
 from replicator.launch.remote import RemoteChild
 
 PROBE_SECONDS = 10.0  # How often a machine that is away is asked whether it is back.
+_NOTICE_SECONDS = 60.0  # Between two lines on what is waited for.
 _ANSWER_SECONDS = 20.0  # How long a machine may take to answer.
 
 
@@ -29,6 +30,7 @@ class Machines:
     self._is_elastic = least is not None and least < len(names)
     self._present = self._names
     self._answering: list[str] | None = None  # Just now, if they were asked.
+    self._reasons: dict[str, str] = {}  # The last line of ssh, by the name that did not answer.
 
   @contextlib.contextmanager
   def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
@@ -65,8 +67,14 @@ class Machines:
   def _wait(self, is_stopped: Callable[[], bool]) -> None:
     """Waits until enough machines are present."""
     found, self._answering = self._answering, None
+    notice = time.monotonic()
     while found is None or (len(found) < (self._least or 1) and not is_stopped()):
       if found is not None:
+        if time.monotonic() >= notice:
+          notice = time.monotonic() + _NOTICE_SECONDS
+          missing = [f"{name} ({self._reasons.get(name) or 'no answer'})"
+                     for name in self._names if name not in found]
+          say(f"waits for {', '.join(missing)}")
         time.sleep(1.0)
       found = self._who_answers()
     self._present = found
@@ -86,7 +94,9 @@ class Machines:
   def _answers(self, name: str) -> bool:
     try:
       done = subprocess.run([*shlex.split(self._ssh), name, "true"], stdin=subprocess.DEVNULL,
-                            capture_output=True, timeout=_ANSWER_SECONDS)
+                            capture_output=True, text=True, timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
+      self._reasons[name] = f"no answer within {_ANSWER_SECONDS:.0f} s"
       return False
+    self._reasons[name] = (done.stderr.strip().splitlines() or [""])[-1]
     return done.returncode == 0

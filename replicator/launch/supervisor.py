@@ -135,7 +135,8 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
         if not again:
           return status
   except OSError as error:
-    raise UsageError(f"cannot run '{command[0]}': {error.strerror}.") from error
+    name = error.filename or command[0]
+    raise UsageError(f"cannot run '{name}': {error.strerror}.") from error
 
 
 def tf_configs(addresses: Sequence[str], ps: int = 0) -> list[dict]:
@@ -192,7 +193,8 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
         return 128 + number, None
       signalled_at = time.monotonic()
       for other in deciding:
-        other.child.send_signal(number)
+        # The processes have SIGTERM already if the run grows, and would take Ctrl-C for the second.
+        other.child.send_signal(signal.SIGTERM if grows else number)
     elif grows and number == 128 + signal.SIGTERM:
       deciding.remove(task)  # It had nothing to save yet.
       preempted = True

@@ -46,7 +46,10 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
   config.parse(files, params)
   devices, steps = bound("Replicator.devices_per_replica", 1), bound("train.steps_per_call", 1)
   strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
-  configure(files, params, steps, "Replicator.strategy = 'one_device'")
+  # Unbound, it is on a GPU, if there is one.
+  is_split = bound("Replicator.logical_cpus", None)
+  configure(files, params, steps, "Replicator.strategy = 'one_device'",
+            *([f"Replicator.logical_cpus = {devices}"] if is_split else []))
   alone = record(main, calls)
   configure(files, params, steps, "Replicator.strategy = 'mirrored'",
             f"Replicator.logical_cpus = {2 * devices}", "Replicator.jit_compile = False",
@@ -81,7 +84,8 @@ def _cost_of(calls: int, training: Training) -> StepCost:
   seconds = []
   for call in range(_WARM_UP + calls if calls else 0):
     if training.before_call:
-      training.before_call(step, call * steps)
+      with context.before_step(call * steps):
+        training.before_call(step, call * steps)
     started = time.perf_counter()
     function(call * steps, batch).fetch()
     seconds.append((time.perf_counter() - started) / steps)

@@ -21,7 +21,11 @@ for restarts_left in {{ range(max_restarts, -1, -1) | join(" ") }}; do
   case $status in
     0 | {{ usage }}) exit $status ;;
     {{ preempted }} | 143)  # Asked to stop: it saved, or had nothing to save yet.
-      if [ "$(squeue --noheader --format=%T --job="$SLURM_JOB_ID")" = RUNNING ]; then
+      for attempt in 1 2 3 4 5; do  # Slurm may not answer at once.
+        state=$(squeue --noheader --format=%T --job="$SLURM_JOB_ID") && break
+        sleep 5
+      done
+      if [ "$state" = RUNNING ]; then
         exec scontrol requeue "$SLURM_JOB_ID"
       fi
       exit $status ;;  # The job was canceled, or Slurm itself queues it again.

@@ -43,9 +43,11 @@ def run(sweep: Sweep, jobs: int | None) -> None:
 
 
 def _is_in_queue(job: str) -> bool:
-  """Whether the job is in Slurm's queue."""
+  """Whether the job is in Slurm's queue, or Slurm does not answer now."""
   process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,
                            text=True)
+  if process.returncode:  # Slurm forgets a job some minutes after its end.
+    return "Invalid job id" not in process.stderr
   return bool(process.stdout.strip())
 
 

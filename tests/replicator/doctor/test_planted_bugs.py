@@ -5,10 +5,13 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import replicator
+from replicator import UsageError
 from replicator.doctor import replica_check
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
+from replicator.step import context
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import examine, largest, planted
 
@@ -60,6 +63,34 @@ def test_a_step_that_is_not_deterministic_is_no_proof_of_another_cause():
             "the step is not deterministic")
 
 
+def test_a_step_that_is_not_finite_proves_nothing():
+  class Broken(planted_bugs.Regression):
+    def __call__(self, batch):
+      return super().__call__({name: tf.cast(x, tf.float64) / 0.0 for name, x in batch.items()})
+
+  with pytest.raises(UsageError, match=r"a gradient of step 1 is not finite .*prove nothing"):
+    examine(main=lambda workdir: replicator.train(Broken, planted_bugs.Points(), workdir=workdir))
+
+
+def test_layers_of_two_precisions_are_named():
+  def main(workdir):
+    replicator.train(lambda: Mixed(), planted_bugs.Points(), workdir=workdir)
+
+  class Mixed(tf.Module):
+    def __init__(self):
+      super().__init__()
+      self.wide, self.narrow = (keras.Variable(1.0, dtype=each) for each in ("float64", "float32"))
+      self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.1),
+                                                 [self.wide, self.narrow])
+
+    def __call__(self, batch):
+      return {"loss": self.optimizer.minimize(lambda: tf.square(self.wide.value) + tf.cast(
+          self.narrow.value, tf.float64) ** 2)}
+
+  with pytest.raises(UsageError, match=r"is float32, and .* is float64: only one dtype can be"):
+    examine(main=main)
+
+
 def test_a_sound_step_agrees_and_only_its_steps_are_run():
   folders, numbers = [], []
 
@@ -72,13 +103,14 @@ def test_a_sound_step_agrees_and_only_its_steps_are_run():
     folders.append(workdir)
     replicator.train(make_step, planted_bugs.Points(), workdir=workdir,
                      evaluate=lambda step: pytest.fail("evaluated"),
-                     before_call=lambda step, number: numbers.append(number))
+                     before_call=lambda step, number: numbers.append(
+                         (number, int(context.step_number()))))
     pytest.fail("continued after the training")
 
   # Steps of several in a call are compared one by one.
   found = examine("train.steps_per_call = 10", "train.log_every = 10", main=main)
   assert next(found.results([])).verdict == AGREES
-  assert numbers == 2 * [0, 1]
+  assert numbers == 2 * [(0, 0), (1, 1)]
   assert len(folders) == 2 and not any(os.path.exists(folder) for folder in folders)
   values = found.reference.quantities
   for step in (1, 2):  # The moving statistics, 4 and 5, have no gradients.

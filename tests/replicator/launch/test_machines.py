@@ -112,7 +112,8 @@ def run_on(tmp_path, monkeypatch):
   """
   monkeypatch.setattr(machines, "PROBE_SECONDS", 0.5)
   ssh = tmp_path / "ssh"
-  ssh.write_text(f'#!/bin/sh\n[ -e {tmp_path}/$1 ] && exit 255\nshift\nexec sh -c "$*"\n')
+  ssh.write_text(f'#!/bin/sh\n[ -e {tmp_path}/$1 ] && echo "Permission denied" >&2 && exit 255\n'
+                 'shift\nexec sh -c "$*"\n')
   ssh.chmod(0o755)
   leaves_a_file = f"""
 folder = pathlib.Path({str(tmp_path)!r})
@@ -151,12 +152,20 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(run_on, tmp_path
       *(f"{host}-3-3" for host in HOSTS[:2]), f"{HOSTS[2]}-2-3"}
 
 
-def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(run_on, tmp_path):
+def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(
+    run_on, tmp_path, capfd):
   for host in HOSTS[1:]:
     (tmp_path / host).touch()
   threading.Timer(1.0, (tmp_path / HOSTS[1]).unlink).start()
   assert run_on(2) == 0
   assert {path.name for path in tmp_path.glob("127*-*")} == {f"{host}-1-2" for host in HOSTS[:2]}
+  assert capfd.readouterr().err == (
+      "launch: waits for 127.0.0.2 (Permission denied), 127.0.0.3 (Permission denied)\n")
+
+
+def test_a_program_that_reaches_no_machine_is_named(ssh):
+  status, _, err = run(["--hosts=127.0.0.1", "--ssh=no-such-ssh"], "work()")
+  assert status == 2 and "cannot run 'no-such-ssh': No such file" in err
 
 
 def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(run_on, capfd):

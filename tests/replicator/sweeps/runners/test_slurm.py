@@ -68,6 +68,14 @@ def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
   assert "job 7 left Slurm's queue before its end" in sweep.out
 
 
+@pytest.mark.parametrize("text, is_there", [
+    ("echo 7_1", True), ("exit 0", False), ("echo 'Invalid job id specified' >&2; exit 1", False),
+    ("echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1", True)])
+def test_a_queue_that_cannot_be_read_has_lost_no_job(text, is_there, cluster):
+  program(cluster, "squeue", text)
+  assert slurm._is_in_queue("7") == is_there
+
+
 @pytest.mark.parametrize("text, settings, message", [
   ("echo 'Invalid partition' >&2; exit 1", {}, "sbatch rejects"),
   ("", {"grid": None, "seeds": None, "trials": 3, "optuna": {"lr": ("uniform", 0, 1)}},
