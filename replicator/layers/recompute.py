@@ -57,7 +57,7 @@ class _Call:
     # What an enclosing scope replaces is an input too: SpectralNorm gives its layer a kernel.
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
-    # The values of the Keras variables that it has read or assigned, before that; and which of them
+    # The earlier values of the Keras variables that it has read or assigned; and which of them
     # may have gradients.
     self._before: dict[int, tf.Tensor] = {}
     self._weights: list[int] = []

@@ -59,7 +59,7 @@ MODULES = {
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
 OF_OBJECTS = {"_iterations", "_context_handle", "_trainable", "_v", "_has_fetched_to_local",
               "_functions", "_resource", "_remat_mode", "_cross_device_ops", "_launchers",
-              "_device", "_group_key", "_group_size", "_options"}
+              "_device", "_group_key", "_group_size", "_options", "_value"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 
