@@ -57,8 +57,8 @@ class _Call:
     # What an enclosing scope replaces is an input too: SpectralNorm gives its layer a kernel.
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
-    # The earlier values of the Keras variables that it has read or assigned; and which of them
-    # may have gradients.
+    # The earlier values of the Keras variables that it has read or assigned, by id, and the ids of
+    # those with gradients.
     self._before: dict[int, tf.Tensor] = {}
     self._weights: list[int] = []
     self._again = _bookmark()
