@@ -73,6 +73,7 @@ def test_no_iterator_is_left_in_an_error_of_the_data():
 @pytest.mark.parametrize("worker, workers, batches, files", [
     (0, 1, np.arange(6.0).reshape(3, 2), {"batch": [2.0, 3.0]}),
     (0, 1, {"pair": (np.arange(3.0), -np.arange(3.0))}, {"pair.0": 1.0, "pair.1": -1.0}),
+    (0, 1, {"file": np.arange(3.0)}, {"file_": 1.0}),  # `file` is an argument of np.savez.
     (0, 1, None, None),
     (0, 2, np.arange(3.0), {"batch": 1.0}),
     (1, 2, np.arange(3.0), {"batch": 1.0})])
