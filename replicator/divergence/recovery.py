@@ -125,6 +125,9 @@ class Recovery:
 
 def _arrays(batch: Any) -> dict[str, np.ndarray]:
   """The arrays of a nest by name: `image`, `pair.0`, or `batch` for a single one."""
-  names = {"file": "file_", "allow_pickle": "allow_pickle_"}  # These are arguments of `np.savez`.
-  return {names.get(name, name) or "batch": np.asarray(x) for name, x in (
-      (".".join(map(str, place)), x) for place, x in tree.flatten_with_path(batch))}
+  taken = {"file": "file_", "allow_pickle": "allow_pickle_"}  # These are arguments of `np.savez`.
+  arrays = {}
+  for place, x in tree.flatten_with_path(batch):
+    name = ".".join(map(str, place)) or "batch"
+    arrays[taken.get(name, name)] = np.asarray(x)
+  return arrays

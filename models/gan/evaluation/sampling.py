@@ -55,7 +55,7 @@ def set_standing_statistics(gan: Any, passes: int, truncation: float | None = No
   if generator is None or "generator" not in optimizers:
     raise UsageError(f"standing statistics: {type(gan).__name__} has no 'generator' with an "
                      "optimizer of this name in 'optimizers'; leave them out")
-  latents = gan.latents if truncation is None else truncated(gan.latents, truncation)
+  latents = _latents(gan, truncation)
   labels = _spread(max(gan.num_classes, 1), passes)
 
   def forward(i: int) -> None:
@@ -69,6 +69,11 @@ def set_standing_statistics(gan: Any, passes: int, truncation: float | None = No
       return generator(z, labels, training=False)
 
   gan.generate = any_batch_size(generate)
+
+
+def _latents(gan: Any, truncation: float | None) -> Latents:
+  """The distribution of codes: that of the training, or truncated."""
+  return gan.latents if truncation is None else truncated(gan.latents, truncation)
 
 
 def _spread(num_classes: int, passes: int) -> np.ndarray:
@@ -104,7 +109,7 @@ def sample(gan: Any, count: int, seed: int = 0, classes: Sequence[int] = (),
     UsageError: a class or the truncation is none for this GAN, or an image is not finite.
   """
   check_classes(gan, classes)
-  latents = gan.latents if truncation is None else truncated(gan.latents, truncation)
+  latents = _latents(gan, truncation)
   turns = np.asarray(classes or range(max(gan.num_classes, 1)), np.int32)
   for first in range(0, count, BATCH):
     z = _codes(latents, gan.latent_dim, seed, first // BATCH)
@@ -137,7 +142,7 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
   if stops < 2 or {len(seeds), len(classes)} - {0, 1, stops}:
     raise UsageError(f"no path through {len(seeds)} seeds and {len(classes)} classes: write "
                      "several seeds, several classes, or as many of both")
-  latents = gan.latents if truncation is None else truncated(gan.latents, truncation)
+  latents = _latents(gan, truncation)
   codes = np.stack([_codes(latents, gan.latent_dim, seed, 0)[0] for seed in seeds])
   between = _chord if is_uniform(gan.latents) else _arc
   positions = np.linspace(0.0, stops - 1.0, count)
