@@ -1,7 +1,6 @@
 """Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
 
 import contextlib
-import functools
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.eager import context as eager_context
@@ -249,30 +247,6 @@ def compile_marked_always() -> None:
   By default TensorFlow may run it without XLA now and then, which rounds differently.
   """
   pywrap_tfe.TF_SetXlaEnableLazyCompilation(False)
-
-
-@contextlib.contextmanager
-def unfused() -> Iterator[None]:
-  """A context in which TensorFlow does not fuse operations of the functions that are called.
-
-  XLA has no program for a fused one, such as _FusedMatMul. It fuses by itself.
-  """
-  now = eager_context.context()
-  before = now.function_call_options
-  now.function_call_options = _without_remapping(before.executor_type,
-                                                 before.config_proto_serialized)
-  try:
-    yield
-  finally:
-    now.function_call_options = None  # Those of now: a trace in the context may have changed them.
-
-
-@functools.cache
-def _without_remapping(executor_type: str | None, config: bytes
-                       ) -> eager_context.FunctionCallOptions:
-  changed = tf.compat.v1.ConfigProto.FromString(config)
-  changed.graph_options.rewrite_options.remapping = RewriterConfig.OFF
-  return eager_context.FunctionCallOptions(executor_type, changed)
 
 
 # ---- Profiles -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from replicator.collectives import collectives
 from replicator.console.error_line import located
 from replicator.errors import RunFailed, UsageError, chain_of
 from replicator.internals.keras_internals import errors_unchanged
-from replicator.internals.tensorflow_internals import tell_others, unfused
+from replicator.internals.tensorflow_internals import tell_others
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context, logical_devices, xla
 from replicator.step.nest import Nest
@@ -89,6 +89,8 @@ class Replicator:
     self.jit_compile = jit_compile
     self._compiles_whole = jit_compile and self.num_replicas == 1
     self._compiles_parts = jit_compile and self.num_replicas > 1
+    if self._compiles_parts:
+      graphs.keep_unfused()
     self._stuck_timeout = stuck_timeout
     self._steps_run = 0
     self._collectives: list[str] = []
@@ -233,7 +235,7 @@ class Replicator:
     if self.servers:
       scheduled = self.servers.coordinator.schedule(compiled, args=arguments)
       return parameter_server.RemoteValue(scheduled)
-    with unfused() if self._compiles_parts else self._on_its_device():
+    with self._on_its_device():
       return compiled(*arguments)
 
   def _on_its_device(self) -> contextlib.AbstractContextManager:

@@ -42,6 +42,14 @@ def keep_order() -> None:
   tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
 
 
+def keep_unfused() -> None:
+  """Keeps TensorFlow from fusing operations, in all graphs that this thread calls from now.
+
+  XLA has no program for a fused one, such as _FusedMatMul. It fuses by itself.
+  """
+  tf.config.optimizer.set_experimental_options({"remapping": False})
+
+
 def python_calls(graph: Any) -> list[str]:
   """The calls of Python functions by a graph, such as `tf.py_function at file:line`."""
   return list(dict.fromkeys(

@@ -145,6 +145,20 @@ def test_micro_batches_are_compiled_in_their_loop(float64):
     assert graphs[device][GROUP] and "Sin" not in graphs[device]
 
 
+def test_the_first_call_of_a_loop_computes_what_later_ones_do():
+  def step(x):
+    weights = tf.cast(tf.reshape(tf.range(64 ** 2), [64, 64]) % 7, tf.float32) / 64.0
+    layer = lambda h: tf.nn.elu(tf.nn.bias_add(h @ weights, tf.ones([64])))
+    return tf.while_loop(lambda i, _: i < 2, lambda i, h: (i + 1, layer(h)), [0, layer(x)])[1]
+
+  on, x = replicas(), np.random.default_rng(0).normal(size=[16, 64]).astype("float32")
+  with optimized.graphs() as graphs:
+    first = on.run(step, x)
+  np.testing.assert_array_equal(first, on.run(step, x))
+  for device in ("CPU:0", "CPU:1"):
+    assert not {name for name in graphs[device] if name.startswith("_Fused")}
+
+
 def test_what_xla_does_not_know_runs_without_it():
   def step(x):
     return tf.strings.length(tf.strings.as_string(tf.reduce_sum(x))) + 1
