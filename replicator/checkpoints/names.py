@@ -5,6 +5,7 @@ size. These names are the same there: `discriminator/blocks/0/shortcut/layer/ker
 """
 
 import collections
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 
 AVERAGE = "average of "  # The name of a moving average begins so, and goes on as its weight's.
+_UNNAMED = re.compile(r"variable(_\d+)?")  # Keras counts those of a process.
 _HOLDERS = (keras.layers.Layer, keras.Variable, list, tuple, dict)  # They may lead there.
 
 
@@ -64,7 +66,8 @@ def weights_in(network: keras.layers.Layer) -> dict[str, keras.Variable]:
     for variable in layer.variables:
       if id(variable) not in seen:
         seen.add(id(variable))
-        name = names.get(id(variable), variable.name)
+        own = "unnamed" if _UNNAMED.fullmatch(variable.name) else variable.name
+        name = names.get(id(variable), own)
         count[name] += 1
         found[joined(path, name if count[name] == 1 else f"{name}_{count[name]}")] = variable
   return found

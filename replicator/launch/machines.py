@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from replicator.launch.placement import PipedChild, Slot, free_ports, say
+from replicator.launch.placement import AS_TEXT, PipedChild, Slot, free_ports, say
 from replicator.launch.remote import RemoteChild
 
 PROBE_SECONDS = 10.0  # How often a machine that is away is asked whether it is back.
@@ -94,7 +94,7 @@ class Machines:
   def _answers(self, name: str) -> bool:
     try:
       done = subprocess.run([*shlex.split(self._ssh), name, "true"], stdin=subprocess.DEVNULL,
-                            capture_output=True, text=True, timeout=_ANSWER_SECONDS)
+                            capture_output=True, timeout=_ANSWER_SECONDS, **AS_TEXT)
     except subprocess.TimeoutExpired:
       self._reasons[name] = f"no answer within {_ANSWER_SECONDS:.0f} s"
       return False

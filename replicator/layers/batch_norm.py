@@ -112,8 +112,10 @@ class GlobalBatchNorm(keras.layers.Layer):
       # An update that is skipped because of an infinity or NaN must not move the statistics either.
       is_finite = tf.math.is_finite(variance)
       for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
-        old = tf.convert_to_tensor(statistic.value)
-        kept = tf.where(is_finite, new, context.once(functools.partial(tf.identity, old)))
+        old = before_batch = tf.convert_to_tensor(statistic.value)
+        if not context.in_inner_graph():  # A branch cannot keep it for later micro-batches.
+          before_batch = context.once(functools.partial(tf.identity, old))
+        kept = tf.where(is_finite, new, before_batch)
         statistic.assign(old + replicated.average_change(
             old, kept, 1.0 - self.momentum, moving=statistic))
 

@@ -22,7 +22,6 @@ import math
 from collections.abc import Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from replicator.errors import UsageError
@@ -73,9 +72,9 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
     return random_bits.integers(name, shape, minval, maxval, tf.as_dtype(dtype))
   result = _floating(name, dtype)
   drawn = tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
-  # Rounding may give `maxval`.
-  end, begin = (np.asarray(edge, result.as_numpy_dtype) for edge in (maxval, minval))
-  return tf.where(drawn == end, np.nextafter(end, begin), drawn)
+  begin, end = tf.cast(minval, result), tf.cast(maxval, result)
+  # Rounding may give `maxval`. To begin again at `minval` leaves all numbers as likely.
+  return tf.where(tf.where(begin < end, drawn >= end, drawn <= end), begin, drawn)
 
 
 def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,

@@ -13,6 +13,7 @@ place, with `update`, and counts each batch once, in however many micro-batches 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -96,10 +97,11 @@ def average_change(old: tf.Tensor, new: tf.Tensor, share: float, moving: Any = N
   `old` is the average before the batch or micro-batch, and `new` the mean over its examples. The
   changes of all micro-batches add up to that of the whole batch. An average that a batch may move
   several times, one after another, is `moving`, and `old` is what it is before each. Where a scope
-  of Keras drops the change, such as that of averaged weights, it counts as none.
+  drops the changes of Keras variables, as that of averaged weights does, each micro-batch makes the
+  change of a whole batch.
   """
   part, count = context.current().microbatch, num_microbatches()
-  if part is None or drops_assignments():
+  if part is None or (isinstance(moving, keras.Variable) and drops_assignments()):
     return share * (new - old)
   place = context.once(lambda: _count_move(part, moving))
   # The first micro-batch subtracts the share of the old value for all.

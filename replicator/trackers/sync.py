@@ -104,6 +104,7 @@ class Followers:
           sent, record = tracker.begin(_described(self._workdir, run_id)), run_id
           if not known and isinstance(sent, int) and sent > self._first_step:
             # An earlier process has sent lines that this one has taken back.
+            tracker.end(INTERRUPTED)
             known, renewed = run_id, self._ids(renew=[name])[name]
             sent, record = tracker.begin(_described(self._workdir, renewed)), renewed
           known = known or run_id

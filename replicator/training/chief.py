@@ -37,16 +37,18 @@ class Evaluation:
 class Chief:
   """Writes the workdir, and shows the progress, from entry to exit.
 
+  `restored` is the step of the checkpoint that the run goes on from, or None without one.
   `doing` and `show` are those of `Progress`, `log` and `sync` those of `WorkdirWriter`. `settle`
   lets the trackers have what was logged up to a step, which a checkpoint covers.
   """
 
-  def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int,
+  def __init__(self, workdir: pathlib.Path, facts: dict, restored: int | None,
                trackers: Sequence[Tracker] = ()):
-    self._record = writer.WorkdirWriter(workdir, facts, first_step)
-    self._progress = Progress(facts["steps"], facts["global_batch_size"], first_step)
+    self._record = writer.WorkdirWriter(workdir, facts, restored or 0)
+    self._progress = Progress(facts["steps"], facts["global_batch_size"], restored or 0)
     self.doing, self.show = self._progress.doing, self._progress.update
-    self._trackers = Followers(trackers, workdir, first_step or -1, self.note)
+    covered = -1 if restored is None else restored
+    self._trackers = Followers(trackers, workdir, covered, self.note)
     self.log, self.sync = self._record.metrics, self._record.sync
     self.settle = self._trackers.settle
 

@@ -90,14 +90,15 @@ class Loop:
     self._patience = Patience(schedule.patience, schedule.eval_every, self._checkpoints.retention)
     self._state = RunState(replicator, self._checkpoints, self._recovery, self._patience,
                            num_examples(training.inputs), digest_of(training.inputs))
-    self._check_calls()
+    if why := self._missed():
+      raise UsageError(why)
     self._watch = replicator.watch()
     all_evaluate = bool(getattr(training.evaluate, "on_all_workers", False))
     self._dealer = Dealer(replicator, all_evaluate)
     is_chief = replicator.worker_id == 0
     self._evaluate = training.evaluate if is_chief or all_evaluate else None
     self._chief: Chief | SilentChief = (
-        Chief(workdir, facts, self._state.step, trackers) if is_chief else SilentChief())
+        Chief(workdir, facts, self._checkpoints.written, trackers) if is_chief else SilentChief())
     profiled = schedule.profile if is_chief else (0, 0)
     self._profile = Profile(*profiled, workdir, self._chief.note)
     self._rates = LearningRates(step) if guard.signals else None
@@ -135,13 +136,13 @@ class Loop:
         self._stream.close()
       self._chief.finish(ended=EARLY if self._patience.is_over else "")
 
-  def _check_calls(self) -> None:
-    """Raises a UsageError if whole calls from the present step miss what is due, and the end."""
+  def _missed(self) -> str:
+    """Says why whole calls from the present step would miss what is due, and the end, if so."""
     step, each = self._state.step, self._schedule.steps_per_call
-    if step < self._schedule.steps and step % each:
-      raise UsageError(f"train.steps_per_call = {each}: does not divide step {step}, where the run "
-                       f"resumes, so that no call would end at a step that is due; write "
-                       f"{math.gcd(step, each)}")
+    if step >= self._schedule.steps or step % each == 0:
+      return ""
+    return (f"train.steps_per_call = {each}: does not divide step {step}, where the run resumes, "
+            f"so that no call would end at a step that is due; write {math.gcd(step, each)}")
 
   def _say_stopping(self, line: str) -> None:
     self._chief.note(line)
@@ -187,7 +188,8 @@ class Loop:
         return self._train(stop, started)
       except Diverged as diverged:
         line = state.roll_back(diverged)
-        self._check_calls()
+        if why := self._missed():
+          raise RunFailed(f"{diverged}; {why}") from None
         self._chief.roll_back(state.step, line)
         self._begin_here()
       finally:

@@ -53,7 +53,7 @@ class _Anchors(tf.Module):
     before = replicated.before(self.averages)
     means = replicator.all_mean(tf.stack(
         [tf.reduce_mean(tf.stop_gradient(x)) for x in (scores.real, scores.fake)]))
-    change = replicated.average_change(before, tf.cast(means, before.dtype), 1 - self.decay)
-    change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
+    means = tf.where(tf.math.is_finite(means), tf.cast(means, before.dtype), before)
+    change = replicated.average_change(before, means, 1 - self.decay)
     replicated.update([self.averages], lambda copies, x: copies[0].assign_add(x), change)
     return tuple(tf.unstack(tf.cast(before, scores.real.dtype)))

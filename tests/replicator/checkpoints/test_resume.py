@@ -226,9 +226,9 @@ def test_a_learning_rate_that_the_step_assigns_is_a_part_of_its_state(tmp_path):
 class Pair(tf.Module):
   """Two networks of one shape and an optimizer with moments; any order, any optimizer."""
 
-  def __init__(self, make_optimizer=lambda: keras.optimizers.Adam(0.1), names="ab"):
+  def __init__(self, make_optimizer=lambda: keras.optimizers.Adam(0.1), names="ab", net=None):
     super().__init__()
-    self.net = PairLayer(names)
+    self.net = net or PairLayer(names)
     self.net.build([None, 1])
     self.optimizer = replicator.wrap_optimizer(make_optimizer(), self.net.trainable_variables)
 
@@ -248,6 +248,11 @@ class PairLayer(keras.layers.Layer):
     for layer in self._flatten_layers(include_self=False):
       layer.build(shape)
     super().build(shape)
+
+
+class UnnamedPair(keras.layers.Layer):
+  def build(self, shape):
+    self._first, self._second = (self.add_weight(shape=[1, 1]) for _ in range(2))
 
 
 def decaying(rate: float = 0.1) -> keras.optimizers.Optimizer:
@@ -279,6 +284,12 @@ def test_a_weight_in_the_place_of_another_one_is_refused(tmp_path):
   assert "'net/000' was net/a/kernel and is net/b/kernel" in refused
   # Another name for the same weight, which a rewritten program may have.
   train(tmp_path, "train.steps = 10", step=lambda: Pair(names="cd"))
+
+
+def test_weights_without_a_name_are_those_of_before_in_any_process(tmp_path):
+  train(tmp_path, "train.steps = 5", step=lambda: Pair(net=UnnamedPair()))
+  keras.Variable(0.0)  # Keras numbers all variables without a name.
+  train(tmp_path, "train.steps = 10", step=lambda: Pair(net=UnnamedPair()))
 
 
 @pytest.mark.parametrize("steps_per_call, better", [(2, 1), (6, 3)])

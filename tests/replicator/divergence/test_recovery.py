@@ -129,6 +129,14 @@ def test_replicas_go_back_together_in_a_call_of_several_steps(tmp_path, capsys):
   assert column(tmp_path, "x") == np.reshape(SEEN, [6, 2]).mean(1).tolist()
 
 
+def test_calls_that_cannot_start_where_the_run_goes_back_to(tmp_path):
+  train(tmp_path, ROLL_BACK, "train.steps = 4", "train.checkpoint_every = 3")
+  with pytest.raises(RunFailed, match=(
+      r"^step 6: loss is nan; its batch and numbers are in .*step-00000006; "
+      r"train.steps_per_call = 2: does not divide step 3, where the run resumes")):
+    train(tmp_path, ROLL_BACK, "train.steps_per_call = 2", "train.log_every = 2")
+
+
 def test_the_data_of_every_rollback_stay_behind(tmp_path):
   # Another bad example, in the batch after 36: what is step 8 after the first rollback.
   train(tmp_path, ROLL_BACK, inputs=lambda context: numbers(context).map(

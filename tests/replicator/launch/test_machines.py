@@ -163,6 +163,14 @@ def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(
       "launch: waits for 127.0.0.2 (Permission denied), 127.0.0.3 (Permission denied)\n")
 
 
+def test_an_answer_that_is_no_text_is_an_answer(tmp_path):
+  ssh = tmp_path / "ssh"
+  ssh.write_bytes(b"#!/bin/sh\necho '\xfc' >&2\n")
+  ssh.chmod(0o755)
+  with machines.Machines(HOSTS, str(ssh), 1).slots(3, lambda: False, pytest.fail) as slots:
+    assert len(slots) == len(HOSTS)
+
+
 def test_a_program_that_reaches_no_machine_is_named(ssh):
   status, _, err = run(["--hosts=127.0.0.1", "--ssh=no-such-ssh"], "work()")
   assert status == 2 and "cannot run 'no-such-ssh': No such file" in err

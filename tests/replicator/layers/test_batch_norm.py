@@ -125,6 +125,15 @@ def test_a_micro_batch_that_is_not_finite_moves_nothing(float64, n):
   np.testing.assert_allclose(layer.moving_mean, expected + np.zeros(3), rtol=1e-13)
 
 
+def test_micro_batches_move_the_statistics_in_a_branch(float64):
+  layer, x = GlobalBatchNorm(momentum=MOMENTUM), batch_of([8, 3])["x"]
+  layer.build([None, 3])
+  branch = lambda part: tf.cond(library.step_number() >= 0,
+                                lambda: layer(part, training=True), lambda: part)
+  Replicator("one_device").run(lambda x: microbatch(branch, x, n=2), x)
+  close(layer.moving_mean.numpy(), (1 - MOMENTUM) * x.mean(0), 1e-13)
+
+
 def test_a_pass_with_averaged_weights_moves_no_statistics_of_micro_batches(float64, one_or_two):
   with one_or_two.scope():
     layer = GlobalBatchNorm(momentum=MOMENTUM)

@@ -325,7 +325,13 @@ def test_bad_input_is_refused_in_one_line(draw_it, message):
   assert re.search(message, refusal(draw_it))
 
 
-@pytest.mark.parametrize("low, high", [(3, 4), (-4, -3)])
+@pytest.mark.parametrize("low, high", [(3, 4), (-4, -3), (-3, -4), (3, tf.constant(4.0))])
 def test_no_rounding_reaches_the_upper_end(low, high):
-  drawn = tf.cast(random.uniform("t", [20_000], low, high, "bfloat16"), tf.float32).numpy()
-  assert low == drawn.min() < drawn.max() < high
+  drawn = tf.cast(random.uniform("t", [20_000], low, high, "bfloat16"), tf.float64).numpy()
+  # bfloat16 has 8 bits.
+  np.testing.assert_array_equal(np.unique(np.abs(drawn - low)), np.arange(64) / 64)
+
+
+def test_no_rounding_passes_the_upper_end():
+  drawn = random.uniform("t", [8_000_000], 1.2, 1.3, "float32")  # 1.2 + (1.3 - 1.2) is above 1.3.
+  assert float(tf.reduce_max(drawn)) < np.float32(1.3)

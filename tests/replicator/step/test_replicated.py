@@ -1,10 +1,13 @@
 """Variables of which every replica keeps a copy, read and changed by plain code and by steps."""
 
+import contextlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator, all_mean, microbatch, replicated
+from replicator import Replicator, all_mean, microbatch, replicated, wrap_optimizer
 
 
 def built(replicator: Replicator, value, **options) -> tf.Variable:
@@ -54,14 +57,18 @@ def test_plain_code_changes_all_copies_in_place(synchronous):
     assert seen_by_replicas(synchronous, calls) == [i] * synchronous.num_replicas
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_an_average_moves_once_for_each_batch(float64, one_or_two, n):
+@pytest.mark.parametrize("n, scope", [
+    (1, "step"), (4, "step"), (4, "averaged weights")])  # Which drop changes of Keras variables.
+def test_an_average_moves_once_for_each_batch(float64, one_or_two, n, scope):
   average = built(one_or_two, 5.0)
+  with one_or_two.scope():
+    optimizer = wrap_optimizer(keras.optimizers.SGD(), [keras.Variable(1.0)], ema_decay=0.5)
 
   def seen_and_moved(x):
-    before = replicated.before(average)
-    change = replicated.average_change(before, all_mean(tf.reduce_mean(x)), share=0.25)
-    replicated.update([average], lambda copies, change: copies[0].assign_add(change), change)
+    with optimizer.averaged_weights() if scope != "step" else contextlib.nullcontext():
+      before = replicated.before(average)
+      change = replicated.average_change(before, all_mean(tf.reduce_mean(x)), share=0.25)
+      replicated.update([average], lambda copies, change: copies[0].assign_add(change), change)
     return before, tf.cast(replicated.num_microbatches(), before.dtype)
 
   expected, batches = 5.0, np.random.default_rng(0).normal(size=[3, 8])

@@ -113,6 +113,7 @@ def test_a_process_that_has_less_than_was_sent_begins_another_record(first_step,
     first_step = last
     assert list(memory.records.values())[-1] == workdir.lines
   assert (len(memory.records), len(other.records)) == (2, 1)
+  assert list(memory.status.values()) == ["interrupted"] * 2  # The first one is closed, too.
 
 
 def test_a_finished_run_sends_what_is_missing(workdir):

@@ -57,6 +57,20 @@ def test_a_run_that_is_stopped_and_resumed_has_one_record(tmp_path):
     assert sorted(logged(tmp_path)) == list(range(11))
 
 
+def test_a_run_that_resumes_at_step_0_has_one_record(tmp_path):
+  rolls_back = "Guard.action = 'roll_back'"  # It has a checkpoint of step 0.
+
+  def interrupt(step, number):
+    if number == 2:
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    train(tmp_path, 10, rolls_back, before_call=interrupt)
+  assert [list(lines) for lines in memory.records.values()] == [[0]]
+  train(tmp_path, 10, rolls_back)
+  assert list(memory.records.values()) == [logged(tmp_path)]
+
+
 def test_a_rollback_leaves_no_line_that_was_taken_back(tmp_path):
   spoilt = []
 

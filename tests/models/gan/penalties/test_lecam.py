@@ -53,6 +53,16 @@ def test_scores_are_pulled_to_the_averages_of_the_batches_before(strategy, repli
   np.testing.assert_allclose(replicated.read(averages), [of_real, of_fake], rtol=1e-9)
 
 
+def test_a_micro_batch_that_is_not_finite_does_not_move_the_averages(float64):
+  engine, step = Replicator("default"), Step(2)
+  (averages,) = variables_of(step).values()
+  averages.assign([10.0, 10.0])
+  real = np.full(4, 20.0)
+  real[0] = np.inf  # It is in the first one.
+  engine.run(step, (real, np.full(4, 10.0)))
+  np.testing.assert_allclose(replicated.read(averages), [11.0, 10.0])
+
+
 def test_the_averages_are_constants_and_ignore_what_is_not_finite(float64):
   penalty = lecam(start=0)
   real = tf.constant(REAL[0][:, None, None, None])
