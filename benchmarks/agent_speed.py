@@ -116,6 +116,7 @@ def main(argv: list[str]) -> None:
     make = {"ours": ours, "sb3": sb3, "torch": torch}[FLAGS.contender.removesuffix("_8")]
     turns.take(make(8 if FLAGS.contender.endswith("8") else 1), calls=1)
     return
+  turns.hide_gpus()
   names = turns.installed({"ours": "tensorflow", "ours_8": "tensorflow",
                            "sb3": "stable_baselines3", "sb3_8": "stable_baselines3",
                            "torch": "torch"})

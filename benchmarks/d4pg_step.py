@@ -106,6 +106,7 @@ def main(argv: list[str]) -> None:
     else:
       take_turns()
     return
+  turns.hide_gpus()
   names = turns.installed(_PACKAGES) if FLAGS.replicas == 1 else ["ours", "no_xla"]
   if FLAGS.check:
     check(names)

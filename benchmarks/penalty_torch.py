@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks import turns
+
 _GAIN = (2 / 1.04) ** 0.5
 
 
@@ -25,6 +27,7 @@ def make_step(resolution: int, channels: int, widths: tuple[int, ...], batch_siz
     batch_size: number of real images, and of generated ones.
     gamma: the weight of R1 and R2; 0 for a step without them.
   """
+  turns.torch_device()
   generator = TorchGenerator(channels, widths)
   discriminator = TorchDiscriminator(channels, widths)
   optimizer = torch.optim.Adam(discriminator.parameters(), 2e-4, betas=(0.0, 0.9), fused=True)

@@ -46,12 +46,12 @@ BIGGAN = Step(15 * 24 * 3600 / 150_000 / 16, [
     *[Transfer("all_reduce", 4 * 2 * channels) for channels in BIGGAN_CHANNELS]])
 
 # 256 transitions a replica, with the networks of Acme's agent for the walker. On 2 cores of an AMD
-# EPYC, `python -m benchmarks.d4pg_step` measured 83.6 steps a second (docs/results.md). This counts
-# the sums:
+# EPYC, `python -m benchmarks.d4pg_step` measured 188.4 steps a second (docs/results.md). This
+# counts the sums:
 #
 #   python -m replicator.doctor --scaling --experiment=experiments.d4pg \
 #     --gin_file=configs/d4pg_walker_walk.gin
-D4PG = Step(1 / 83.6, [Transfer("all_reduce", 1_698_816), Transfer("all_reduce", 562_176)])
+D4PG = Step(1 / 188.4, [Transfer("all_reduce", 1_698_816), Transfer("all_reduce", 562_176)])
 
 PANELS = {"ResNet-50, 256 images each on an A100": RESNET,
           "BigGAN-128, 16 images each on a V100": BIGGAN,

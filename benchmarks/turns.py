@@ -61,6 +61,11 @@ def torch_device() -> str:
   return torch.get_default_device().type
 
 
+def hide_gpus() -> None:
+  """Keeps all contenders on CPUs, for a benchmark in which some can use no GPU."""
+  os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+
 def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:
   """Runs in a contender's process: for every line of stdin, times one turn.
 
@@ -153,6 +158,8 @@ class Contender:
 def run(program: str, names: Sequence[str], rounds: int, threads: int,
         flags: Sequence[str] = ()) -> list[Contender]:
   """Runs contenders in turns; returns them, closed. The arguments are those of `compare`."""
+  if hasattr(os, "sched_setaffinity"):  # Not all frameworks take a number of threads.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
   with contextlib.ExitStack() as running:
     contenders = [running.enter_context(contextlib.closing(
         Contender(program, name, threads, flags))) for name in names]
@@ -183,7 +190,8 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
   versions = {package: importlib.metadata.version(package)
               for package in ("tensorflow", "keras", "torch", "jax")
               if importlib.util.find_spec(package)}
-  print(*gpus(), f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
+  found = gpus() if os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" else []
+  print(*found, f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
         ", ".join(f"{name} {version}" for name, version in versions.items()))
   contenders = run(program, names, rounds, threads, flags)
   print(f"{title}, {rounds} turns")

@@ -99,7 +99,7 @@ class BiGAN(tf.Module):
     # Real and generated pairs in one call, so that both meet the same singular vectors.
     pairs = [tf.concat(both, 0) for both in ((images, fakes), (labels, fake_labels), (codes, z))]
     real, fake = tf.split(self.discriminator(*pairs, training=True), 2)
-    return (self.loss.discriminator(real, fake), adversarial.accuracy(real, fake),
+    return (self.loss.discriminator(real, fake), self.loss.accuracy(real, fake),
             sample_variance.moments(images, fakes))
 
   def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -109,7 +109,7 @@ class BiGAN(tf.Module):
   def _encoder_loss(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     # Real pairs should look generated.
     codes = self.encoder(images, training=True)
-    return tf.reduce_mean(self.discriminator(images, labels, codes, training=True))
+    return self.loss.encoder(self.discriminator(images, labels, codes, training=True))
 
 
 @gin.configurable

@@ -101,7 +101,7 @@ def _check(flags: argparse.Namespace) -> None:
     if value is not None and value < 1:
       raise UsageError(f"--{name}={value}: must be at least 1")
   if not _is_run(flags.fake) and pathlib.Path(flags.fake).expanduser().exists():
-    given = [name for name in _OF_RUNS if getattr(flags, name)]
+    given = [name for name in _OF_RUNS if getattr(flags, name) not in (None, [])]
     if given or flags.seed is not None:
       raise UsageError(f"--{(given or ['seed'])[0]}: is for a run in --fake, and {flags.fake} "
                        "holds images; leave it out")

@@ -145,7 +145,7 @@ class GAN(tf.Module):
       self.augment.observe(scores.real)
     loss, penalty = self.loss.discriminator(scores.real, scores.fake), total(self.penalties, scores)
     return (loss + tf.cast(penalty, loss.dtype), penalty,
-            adversarial.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
+            self.loss.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
 
   def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     fakes = self.generator(z, labels, training=True)

@@ -114,7 +114,7 @@ class LOGAN(tf.Module):
     fakes = self.generator(moved, fake_labels, training=True)
     scores = Scores(self.discriminator, images, fakes, labels, fake_labels)
     return (self.loss.discriminator(scores.real, scores.fake) + cost, cost,
-            adversarial.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
+            self.loss.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
 
   def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     moved, cost = self._optimized(z, labels)

@@ -97,7 +97,7 @@ class SNGAN(tf.Module):
     fakes = self.generator(z, fake_labels, training=True)
     scores = Scores(self.discriminator, images, fakes, labels, fake_labels)
     return (self.loss.discriminator(scores.real, scores.fake),
-            adversarial.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
+            self.loss.accuracy(scores.real, scores.fake), sample_variance.moments(images, fakes))
 
   def _generator_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     fakes = self.generator(z, labels, training=True)

@@ -26,7 +26,7 @@ class FrozenGraph:
     constants: the values of the other tensors that these operations take, by name.
 
   Raises:
-    UsageError: the function has a loop.
+    UsageError: the function has a loop that reads variables or collects results.
   """
 
   def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):
@@ -55,8 +55,9 @@ class FrozenGraph:
     fixed = {each.name: each for operation in self.operations for each in operation.inputs
              if each.op.name not in depend}
     if any(each.dtype in (tf.variant, tf.resource) for each in fixed.values()):
-      raise UsageError("a loop that reads variables cannot be exported; give a recurrent layer "
-                       "unroll=True, or write --networks with the network that the loop calls")
+      raise UsageError("a loop that reads variables, or collects results as tf.scan does, cannot "
+                       "be exported; give a recurrent layer unroll=True, or write --networks with "
+                       "the network that the loop calls")
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
     self.constants: dict[str, np.ndarray] = {
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}

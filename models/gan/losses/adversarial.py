@@ -23,6 +23,15 @@ class AdversarialLoss:
   # Real and generated scores of equal shapes, [n] or [n, 1] -> [].
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   generator: Callable[..., tf.Tensor]  # Generated scores, [n] or [n, 1] -> [].
+  middle: float = 0.0  # The score that is as far from real as from generated.
+
+  def encoder(self, real: tf.Tensor) -> tf.Tensor:
+    """The loss of what makes real pairs look generated: the generator's, mirrored; `[n] -> []`."""
+    return self.generator(2 * self.middle - real)
+
+  def accuracy(self, real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
+    """The fraction [] of real scores `[n]` above the middle and of generated ones `[m]` below."""
+    return accuracy(real - self.middle, fake - self.middle)
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,
@@ -94,8 +103,9 @@ def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> Adversari
 
   Reference: Mao et al. 2016 (arXiv:1611.04076), equation 9.
   """
-  return _loss("least_squares", {"real_label": real_label, "fake_label": fake_label},
-               {"real_label": real_label})
+  return dataclasses.replace(
+      _loss("least_squares", {"real_label": real_label, "fake_label": fake_label},
+            {"real_label": real_label}), middle=(real_label + fake_label) / 2)
 
 
 def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:

@@ -31,7 +31,8 @@ class FeatureEvaluator:
     train_on: the images that the network is trained on.
     held_out: all others.
     num_labeled: how many of the first have a label that the classifiers may see, at most.
-    neighbors: the k of the classification by k nearest neighbors, by the cosines of features.
+    neighbors: the k of the classification by k nearest neighbors, by the cosines of features; all
+      labeled images if they are fewer.
   """
 
   def __init__(self, train_on: ImageSource, held_out: ImageSource, num_labeled: int = 5_000,
@@ -45,13 +46,13 @@ class FeatureEvaluator:
 
     `knn` and `linear` are those of features, by the nearest neighbors and by a linear classifier;
     `pixel_nn` and `pixel_linear` those of pixels, by the nearest neighbor and a linear classifier.
-    Images of one class have none.
+    Where all labeled images are of one class, there are none.
     """
     features = [np.concatenate([step.features(images[i:i + 250]).numpy()
                                 for i in range(0, len(images), 250)]) for images in self._images]
     if len(np.unique(self._examples[0][1])) < 2:
       return replicator.Evaluation({}, self._picture(features),
-                                   "no accuracies, because all images are of one class")
+                                   "no accuracies, because all labeled images are of one class")
     knn, linear = self._accuracies(features, self._neighbors, "cosine")
     pixel_nn, pixel_linear = self._of_pixels
     return replicator.Evaluation(
@@ -81,7 +82,8 @@ class FeatureEvaluator:
     if not all(np.isfinite(x).all() for x in features):
       return float("nan"), float("nan")
     (_, labels), (_, held_out_labels) = self._examples
-    classifier = KNeighborsClassifier(neighbors, metric=metric).fit(features[0], labels)
+    classifier = KNeighborsClassifier(min(neighbors, len(labels)), metric=metric)
+    classifier.fit(features[0], labels)
     return (float(classifier.score(features[1], held_out_labels)),
             linear_probe(features[0], labels, features[1], held_out_labels))
 

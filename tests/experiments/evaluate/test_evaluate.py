@@ -189,6 +189,7 @@ ERRORS = {  # What was typed, with `--real=real` where there is no other one, an
     "--fake=fake --samples=25": "--samples=25: --real=real has 24 images",
     "--fake=fake --samples=0": "--samples=0: must be at least 1",
     "--fake=fake --standing_statistics=4": "--standing_statistics: is for a run in --fake",
+    "--fake=fake --step=0": "--step: is for a run in --fake",
     "--fake=fake --seed=0": "--seed: is for a run in --fake, and fake holds images; leave it out",
     "--fake=agent": "object has no 'latents', so it is no GAN that can be sampled",
     "--fake=fake --out=empty": "--out=empty: exists; write another name, or rem",

@@ -49,6 +49,20 @@ def test_losses_equal_the_closed_form(dtype, tolerance, name, shape, called):
   np.testing.assert_allclose(g_loss, generator(SCORES[1]), rtol=tolerance * 10)
 
 
+@pytest.mark.parametrize("name, expected", [
+    ("hinge", np.mean), ("modified", lambda real: np.mean(softplus(real))),
+    ("minimax", lambda real: -np.mean(softplus(-real)) - softplus(-1)),
+    ("least_squares", lambda real: np.mean(real ** 2) / 2)])
+def test_an_encoder_makes_real_pairs_look_generated(name, expected):
+  loss = gin.get_configurable(name)()
+  np.testing.assert_allclose(loss.encoder(tf.constant(SCORES[0])), expected(SCORES[0]), rtol=1e-13)
+
+
+def test_the_border_of_the_accuracy_is_between_the_labels():
+  loss = adversarial.least_squares(real_label=3.0, fake_label=1.0)
+  assert loss.accuracy(tf.constant([2.5, 1.5]), tf.constant([1.5, 0.5])) == 0.75
+
+
 # A real example has the label 0.9, and a generated one 0.
 SMOOTHED = softplus(-2.0) * 0.9 + softplus(2.0) * 0.1 + softplus(3.0)
 
