@@ -77,10 +77,12 @@ def _run(flags: argparse.Namespace) -> int:
       _write_film(flags.video, environments, episodes)
   for i, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True)):
     print(f"episode {i}: return {value:.6g} in {length} steps")
-  returns = episodes.returns
+  returns = episodes.returns[~np.isnan(episodes.returns)]
+  if not len(returns):
+    raise RunFailed(f"{environments.name}: failed in all {flags.episodes} episodes")
   print(f"{environments.name}, {flags.run}, step {number}: return {returns.mean():.6g} "
         f"+- {returns.std():.3g} (deviation), from {returns.min():.6g} to {returns.max():.6g}, in "
-        f"{flags.episodes} episodes")
+        f"{len(returns)} episodes")
   if flags.video:
     print(f"{flags.video}: episode 0")
   return 0

@@ -107,6 +107,19 @@ def test_a_policy_that_remembers_is_refused():
     networks_of(agent)
 
 
+@pytest.mark.parametrize("discrete, bounds, found", [
+    (False, [-1, 1], 1.0), (True, [None, None], 3.0)])
+def test_actions_of_a_policy_keep_to_the_bounds_of_the_card(discrete, bounds, found):
+  environments = types.SimpleNamespace(
+      action_size=2, observation_dtype="float32", observation_shape=(3,), name="Own-v0", stack=1,
+      discrete=discrete)
+  agent = types.SimpleNamespace(act=lambda seen, noise: tf.fill([len(seen), 2], 3.0),
+                                actor=types.SimpleNamespace(environments=environments))
+  [policy] = networks_of(agent)
+  assert [policy.output.low, policy.output.high] == bounds
+  np.testing.assert_array_equal(policy.function(tf.zeros([4, 3])), np.full([4, 2], found))
+
+
 @pytest.mark.parametrize("attributes", [{}, {"encoder": None}], ids=["no attribute", "None"])
 def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
   step = GAN()

@@ -103,8 +103,10 @@ class EnvironmentLoop:
     state.actions[self._all, state.length] = actions
     self.new_actions[self._all, state.length] = True
     state.length += 1
+    with np.errstate(over="ignore"):  # Those that are too large are failures.
+      reward = outcome.reward.astype(np.float32)
     timesteps = Timesteps(
-        self._all, state.observation, actions, outcome.reward.astype(np.float32),
+        self._all, state.observation, actions, reward,
         np.where(outcome.terminated, np.uint8(TERMINATED), np.uint8(CONTINUES)))
     if outcome.failures:
       self._end_failed(state, outcome, timesteps)

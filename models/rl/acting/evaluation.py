@@ -29,7 +29,7 @@ _MAX_CURVES = 24
 class Episodes:
   """The episodes of an evaluation."""
 
-  returns: np.ndarray  # float64 `[episodes]`.
+  returns: np.ndarray  # float64 `[episodes]`; NaN for one in which the environment failed.
   lengths: np.ndarray  # int64 `[episodes]`, in steps.
   observations: list[np.ndarray]  # At which it acted in the first episode; none if images.
   actions: list[np.ndarray]  # In the first episode, float32 `[action_size]` each.
@@ -66,7 +66,10 @@ class EpisodeEvaluator:
     """
     played = self.play(agent)
     environments = self._opened()
-    returns, lengths = played.returns, played.lengths
+    is_whole = ~np.isnan(played.returns)
+    # Without a whole episode, all are NaN.
+    returns, lengths = ((values[is_whole] if is_whole.any() else np.array([np.nan]))
+                        for values in (played.returns, played.lengths))
     picture, kind = None, "no picture"
     if self._picture and played.actions:
       picture, kind = _strip_or_curves(environments.settings, played)
@@ -114,7 +117,7 @@ class EpisodeEvaluator:
     observation = np.zeros([n, *environments.observation_shape], environments.observation_dtype)
     ended = np.ones([n], bool)
     while True:
-      observation, number = self._next(environments, ended, observation, number)
+      observation, number = self._next(environments, ended, observation, number, played)
       playing = number < self._episodes
       if not playing.any():
         return played
@@ -126,7 +129,7 @@ class EpisodeEvaluator:
       outcome = environments.step(actions, playing)
       failed = np.isin(np.arange(n), list(outcome.failures))
       for i, why in outcome.failures.items():
-        self._report(environments.name, number[i], why)
+        self._drop(played, environments.name, number[i], why)
       if number[0] == 0 and not failed[0]:
         if observation.ndim == 2:  # Images would fill the memory.
           played.observations.append(observation[0].copy())
@@ -139,7 +142,7 @@ class EpisodeEvaluator:
       observation = outcome.observation
 
   def _next(self, environments: Environments, ended: np.ndarray, observation: np.ndarray,
-            number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            number: np.ndarray, played: Episodes) -> tuple[np.ndarray, np.ndarray]:
     """Begins the next episodes where one ended: observations and numbers of episodes [n]."""
     number = number.copy()
     which = np.flatnonzero(ended).tolist()
@@ -150,13 +153,15 @@ class EpisodeEvaluator:
       begun, failures = environments.reset({i: evaluation_seed(int(number[i])) for i in which})
       observation = merged(np.isin(np.arange(len(number)), which), begun, observation)
       for i, why in failures.items():
-        if number[i] < self._episodes:
-          self._report(environments.name, number[i], why)
+        self._drop(played, environments.name, number[i], why)
       which = [i for i in failures if number[i] < self._episodes]
     return observation, number
 
-  def _report(self, name: str, episode: int, why: str) -> None:
-    self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode counts up to there")
+  def _drop(self, played: Episodes, name: str, episode: int, why: str) -> None:
+    if episode >= self._episodes:
+      return
+    played.returns[episode] = np.nan
+    self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode does not count")
 
 
 def _strip_or_curves(settings: "EnvironmentSettings", played: Episodes) -> tuple[np.ndarray, str]:

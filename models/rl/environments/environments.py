@@ -101,10 +101,13 @@ class Environments:
     # OpenGL may crash the training process.
     self.vectorization = "async" if pixels else vectorization
     self._kwargs, self._wrappers = kwargs or {}, wrappers or {}
-    spec = _changed(_spec_of(name), self._kwargs, self._wrappers)
+    _check_wrappers(self._wrappers)
+    spec = copy.copy(_spec_of(name))
+    spec.kwargs = {**spec.kwargs, **self._kwargs}
     self.episode_steps: int = episode_steps or spec.max_episode_steps or _DEFAULT_STEPS
     from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
-    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels, stack)
+    self.settings = EnvironmentSettings(name, spec, self.episode_steps, pixels, stack,
+                                        wrappers=tuple(self._wrappers.items()))
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
     first = _made_first(name, self._make)
@@ -240,14 +243,9 @@ def _spec_of(name: str) -> "EnvSpec":
   return registry[identity]
 
 
-def _changed(spec: "EnvSpec", kwargs: Mapping[str, Any], wrappers: Mapping[str, Mapping[str, Any]]
-             ) -> "EnvSpec":
-  """The specification with other arguments and more wrappers.
-
-  Raises:
-    UsageError: there is no such wrapper.
-  """
-  from gymnasium.envs.registration import WrapperSpec, load_env_creator
+def _check_wrappers(wrappers: Mapping[str, Any]) -> None:
+  """Raises a UsageError if there is no such wrapper."""
+  from gymnasium.envs.registration import load_env_creator
   for path in wrappers:
     try:
       load_env_creator(path)
@@ -255,11 +253,6 @@ def _changed(spec: "EnvSpec", kwargs: Mapping[str, Any], wrappers: Mapping[str, 
       why = "" if isinstance(error, ValueError) else f": {first_line(error)}"
       raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; write "
                        "'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
-  changed = copy.copy(spec)
-  changed.kwargs = {**spec.kwargs, **kwargs}
-  changed.additional_wrappers = (*spec.additional_wrappers, *(
-      WrapperSpec(path, path, dict(arguments)) for path, arguments in wrappers.items()))
-  return changed
 
 
 def _import(module: str, name: str) -> Any:

@@ -8,13 +8,13 @@ import logging
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from PIL import Image
 
 from replicator import UsageError
@@ -32,6 +32,7 @@ class EnvironmentSettings(NamedTuple):
   pixels: int | None = None  # The side of square images to observe in place of its observations.
   stack: int = 1  # How many of the last observations the agent sees together.
   render: bool = False  # Whether `render()` gives frames.
+  wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # `module:Class` and its arguments.
 
 
 class EnvironmentWrapper(gymnasium.Wrapper):
@@ -86,7 +87,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
       observation, _ = self.env.reset(seed=seed)
       self.seen = np.concatenate([self._seen(observation)] * self._settings.stack, -1)
       self._broken = False
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       self._broken = True
       return self.seen, {"error": _in_one_line(error)}
     return self.seen, {}
@@ -100,7 +101,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
       newest = self._seen(observation)
       self.seen = np.concatenate([self.seen[..., newest.shape[-1]:], newest], -1)
       return self.seen, _number(reward), bool(terminated), bool(truncated), {}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       self._broken = True
       return self.seen, float("nan"), False, True, {"error": _in_one_line(error)}
 
@@ -109,12 +110,35 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     if self._settings.pixels:
       return frame_of(self.env, self._settings.pixels, self._settings.pixels)
     is_image = self.observation_space.dtype == np.uint8
+    if not _holds(self._raw_space, observation):
+      raise ValueError(f"its observation, {' '.join(str(observation).split())[:60]}, is not in its "
+                       f"observation_space, {self._raw_space}")
     seen = np.asarray(observation if is_image else spaces.flatten(self._raw_space, observation))
     if seen.shape != self._single_shape or (is_image and seen.dtype != self._raw_space.dtype):
       raise ValueError(f"its observation, {seen.dtype} {list(seen.shape)}, is not in its "
                        f"observation_space, {self._raw_space}")
     with np.errstate(over="ignore"):  # Infinite numbers are reported as a failure.
       return seen.astype(self.observation_space.dtype, copy=False)
+
+
+def _holds(space: spaces.Space, observation: Any) -> bool:
+  """Whether an observation keeps its numbers in the dtype of its space, which may be nested.
+
+  Floats may leave their bounds.
+  """
+  if isinstance(space, spaces.Dict):
+    return all(_holds(part, observation[name]) for name, part in space.items())
+  if isinstance(space, spaces.Tuple):
+    return all(map(_holds, space, observation))
+  if not isinstance(space, spaces.Box):
+    return space.contains(observation)
+  if space.dtype.kind == "f":
+    return True
+  numbers = np.asarray(observation)
+  if numbers.dtype == space.dtype:
+    return True
+  with np.errstate(invalid="ignore"):  # NaN is no integer.
+    return np.array_equal(numbers.astype(space.dtype), numbers)
 
 
 def _to_box(space: spaces.Box) -> Callable[[np.ndarray], np.ndarray]:
@@ -174,8 +198,12 @@ def _make(settings: EnvironmentSettings) -> gymnasium.Env:
   log.addFilter(_is_news)
   try:
     # Gymnasium's checker would look at every step for what this wrapper checks.
-    return gymnasium.make(settings.spec, max_episode_steps=settings.episode_steps,
-                          disable_env_checker=True, **rendering)
+    env = gymnasium.make(settings.spec, max_episode_steps=settings.episode_steps,
+                         disable_env_checker=True, **rendering)
+    for path, arguments in settings.wrappers:
+      wrapper: Any = load_env_creator(path)
+      env = wrapper(env=env, **arguments)
+    return env
   finally:
     log.removeFilter(_is_news)
 
@@ -229,7 +257,7 @@ def _number(reward: Any) -> float:
   return numbers.item()
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
   text = " ".join(str(error).split())
   if "values to unpack" in text:  # It was written for Gym, which Gymnasium followed.
     text += ("; reset must return observation, info, and step must return observation, reward, "

@@ -76,6 +76,7 @@ class Replay(tf.Module):
     drawn: int64 [], how many samples were drawn so far, by all replicas.
     samples_per_insert: floatx [], `drawn` per timestep received, at the last draw.
     largest_priority: float32 [], the largest priority so far; new transitions receive it.
+    n_step: int64 [], the length of the transitions in it.
 
   Raises:
     UsageError: a setting cannot work.
@@ -118,6 +119,7 @@ class Replay(tf.Module):
     self.flag = _variable([total], tf.int64, END)
     self.priorities = sum_tree.SumTree(total)
     self.largest_priority = _variable([], tf.float32, 1)
+    self.n_step = _variable([], tf.int64, n_step)  # That of the transitions in it.
     self.drawable, self.drawn = _variable([], tf.int64), _variable([], tf.int64)
     self.samples_per_insert = _variable([], keras.config.floatx())
     self._write = _writer_of(self)
@@ -134,6 +136,9 @@ class Replay(tf.Module):
     Raises:
       UsageError: a shape, dtype or stream does not fit the replay, or a number is not finite.
     """
+    if (stored := int(replicated.read(self.n_step))) != self._n_step:
+      raise UsageError(f"Replay.n_step = {self._n_step}: the run's replay has transitions of "
+                       f"{stored}; write {stored}, or another --workdir")
     timesteps = checked(timesteps, *self._format)
     timesteps = timesteps._replace(
         observation=timesteps.observation[..., -self.observation.shape[-1]:])

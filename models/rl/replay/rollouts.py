@@ -15,7 +15,7 @@ import tensorflow as tf
 import replicator
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import UsageError, replicated
-from replicator.errors import at_least_one, from_0_to_1
+from replicator.errors import RunFailed, at_least_one, from_0_to_1
 
 
 class Experience(NamedTuple):
@@ -101,6 +101,7 @@ class Rollouts(tf.Module):
     self.updates = epochs * self.steps // batch
     self._evaluate, self._seed, self._epochs = evaluate, seed % 2**64, epochs
     self._discount, self._gae_lambda = discount, gae_lambda
+    self._begun = -1  # The last rollout that this process was asked for.
     floatx = keras.config.floatx()
     make = lambda *shape, dtype=floatx: replicated.variable(
         lambda: tf.zeros([self.steps, *shape], dtype))
@@ -112,13 +113,20 @@ class Rollouts(tf.Module):
     """Environment steps of the run, over all environments, when a training step begins.
 
     Raises:
+      RunFailed: all steps of the last rollout failed.
       UsageError: calls of `train.steps_per_call` steps do not begin where a rollout is due.
     """
     rollout, behind = divmod(training_step, self.updates)
-    if int(replicated.read(self.number)) != rollout + bool(behind):
+    number = int(replicated.read(self.number))
+    if number != rollout + bool(behind):
+      if number == self._begun == rollout + bool(behind) - 1:
+        raise RunFailed(f"Rollouts: all {self.steps} steps of a rollout failed, so that there is "
+                        "nothing to learn from; the lines above say why")
       raise UsageError("train.steps_per_call: must divide the training steps between two rollouts, "
                        f"Rollouts.epochs * {self.updates // self._epochs} minibatches = "
                        f"{self.updates}")
+    if not behind:
+      self._begun = rollout
     return (rollout + 1) * self.steps
 
   def insert(self, timesteps: Timesteps) -> None:

@@ -49,7 +49,7 @@ class Scripted(gymnasium.Env):
 
   def _failure(self) -> Any:
     failure = self._failures.get((self._number, self._step), self._failures.get(self._step))
-    if isinstance(failure, Exception):
+    if isinstance(failure, BaseException):
       raise failure
     return failure
 

@@ -79,6 +79,46 @@ def test_environments_have_arguments_and_wrappers(vectorization):
     made.close()
 
 
+def test_wrappers_are_around_those_of_the_entry_point(monkeypatch):
+  made = lambda: gymnasium.wrappers.RecordEpisodeStatistics(
+      gymnasium.make("Pendulum-v1").unwrapped)
+  gymnasium.register("Wrapped-v0", made)
+  environments = Environments("Wrapped-v0", wrappers={
+      "gymnasium.wrappers:TransformReward": {"func": abs}})
+  gymnasium.registry.pop("Wrapped-v0")
+  environments.reset({0: 1})
+  assert environments.step(column(0)).reward[0] > 0
+
+
+SPACES = gymnasium.spaces
+
+
+@pytest.mark.parametrize("space, first, inside, outside", [
+    (SPACES.Box(0, 9, [2], np.int32), np.array([1, 2]), [3, 4], [0.5, 1]),
+    (SPACES.Box(0, 9, [2], np.int32), np.array([1, 2]), [3, 4], [1, np.nan]),
+    (SPACES.Box(0, 255, [2], np.uint8), np.array([1, 2]), [3, 4], [300, 1]),
+    (SPACES.Dict({"a": SPACES.Discrete(4)}), {"a": 1}, {"a": 3}, {"a": -1}),
+    (SPACES.Tuple([SPACES.MultiDiscrete([3, 2])]), (np.array([1, 0]),), (np.array([2, 1]),),
+     (np.array([3, 0]),))], ids=str)
+def test_numbers_that_a_space_does_not_have_are_failures(space, first, inside, outside):
+  class Given(gymnasium.Env):
+    observation_space, action_space = space, SPACES.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+      self.given = iter([inside, outside])
+      return first, {}
+
+    def step(self, action):
+      return next(self.given), 0.0, False, False, {}
+
+  gymnasium.register("Given-v0", Given)
+  environments = Environments("Given-v0")
+  gymnasium.registry.pop("Given-v0")
+  _, failures = environments.reset({0: 1})
+  assert not failures and not environments.step(column(0, 0).T).failures
+  assert "is not in its observation_space" in environments.step(column(0, 0).T).failures[0]
+
+
 def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
   log = scripted(length=5)
   environments = Environments("Scripted-v0", wrappers={
@@ -153,7 +193,7 @@ def test_observations_are_one_vector_of_float32_and_belong_to_the_caller(scripte
 @pytest.mark.parametrize("failure, words", [
     ((1e300, 0.0), "its observation is not finite"), ((0.0, 1e300), "its reward is 1e+300"),
     (ValueError("on\nfire"), "ValueError: on fire"), (KeyError(), "KeyError"),
-    (OSError("of the environment"), "OSError: of the environment"),
+    (OSError("of the environment"), "OSError: of the environment"), (SystemExit(0), "SystemExit"),
 ])
 def test_a_failure_is_reported_for_the_environment_that_failed_only(scripted, failure, words):
   log = scripted(failures={(2, 1): failure})
@@ -164,7 +204,7 @@ def test_a_failure_is_reported_for_the_environment_that_failed_only(scripted, fa
   assert list(outcome.failures) == [1] and words in outcome.failures[1]
   _, failures = environments.reset({1: 0})
   assert not failures
-  assert log.count("made") == made + isinstance(failure, Exception)
+  assert log.count("made") == made + isinstance(failure, BaseException)
   np.testing.assert_array_equal(environments.step(column(0, 0, 0)).observation[:, 1], [2, 1, 2])
 
 

@@ -211,6 +211,13 @@ def test_a_transition_sampled_twice_gets_its_greater_priority_and_one_without_er
   assert replay.largest_priority.numpy() == pytest.approx(4)
 
 
+def test_another_length_of_transitions_is_refused():
+  replay, other = prioritized_replay(), prioritized_replay(n_step=2)
+  other.n_step.assign(replay.n_step)  # As a checkpoint does.
+  with pytest.raises(UsageError, match=r"^Replay.n_step = 2: .* has transitions of 1; write 1"):
+    other.insert(timesteps_of(0, [CONTINUES]))
+
+
 def test_without_priorities_an_update_changes_nothing():
   replay = prioritized_replay(priority_exponent=0.0)
   give_errors(replay, [0], [9.0])

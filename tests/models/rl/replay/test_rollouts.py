@@ -6,6 +6,7 @@ import pytest
 from models.rl.replay.rollouts import Rollouts, advantages
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
+from replicator.errors import RunFailed
 from replicator.step import context
 
 RNG = np.random.default_rng(0)
@@ -93,14 +94,23 @@ def test_other_steps_take_the_places_of_those_that_failed(rollouts):
   assert rollouts.number.numpy() == before == 1
 
 
+@pytest.mark.parametrize("step", [1, 15])
+def test_a_rollout_without_a_step_ends_the_run(rollouts, step):
+  rollouts.environment_steps(0)
+  rollouts.insert(timesteps(np.array([END])))
+  with pytest.raises(RunFailed, match=r"^Rollouts: all 20 steps of a rollout failed"):
+    rollouts.environment_steps(step)
+
+
 def test_a_rollout_is_due_after_its_updates_and_must_not_be_late(rollouts):
   assert rollouts.environment_steps(0) == 20
   with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
     rollouts.environment_steps(30)
   rollouts.insert(timesteps(FLAGS[:4]))
-  assert [rollouts.environment_steps(step) for step in (14, 15)] == [20, 40]
+  assert rollouts.environment_steps(14) == 20
   with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
     rollouts.environment_steps(16)
+  assert rollouts.environment_steps(15) == 40
 
 
 def test_minibatches_must_divide_a_rollout(monkeypatch):
