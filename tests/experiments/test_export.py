@@ -115,7 +115,7 @@ def test_actions_of_a_policy_keep_to_the_bounds_of_the_card(discrete, bounds, fo
       discrete=discrete)
   agent = types.SimpleNamespace(act=lambda seen, noise: tf.fill([len(seen), 2], 3.0),
                                 actor=types.SimpleNamespace(environments=environments))
-  [policy] = networks_of(agent)
+  policy = networks_of(agent)["policy"]
   assert [policy.output.low, policy.output.high] == bounds
   np.testing.assert_array_equal(policy.function(tf.zeros([4, 3])), np.full([4, 2], found))
 
