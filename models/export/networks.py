@@ -253,13 +253,11 @@ def _policy(agent: Any) -> ExportedNetwork:
       f"observations of {environments.name}, as the environment gives them"
       f"{f', the last {environments.stack} together' if environments.stack > 1 else ''}",
       *((0, 255) if is_image else ()))
-  actions = (Values("action", (size,), keras.config.floatx(),
-                    "actions; 1 is at the place of the one to take")
-             if environments.discrete else
-             Values("action", (size,), keras.config.floatx(),
-                    "actions; -1 and 1 are the bounds of the environment", -1, 1))
+  meaning, *bounds = (("actions; 1 is at the place of the one to take",) if environments.discrete
+                      else ("actions; -1 and 1 are the bounds of the environment", -1, 1))
+  actions = Values("action", (size,), keras.config.floatx(), meaning, *bounds)
   # No noise means the greedy action. One row of it is for all observations.
   noise = tf.zeros([1, getattr(agent, "noise_size", size)])
   return ExportedNetwork("policy", "The policy chooses greedy actions.", (observations,), actions,
-                         lambda seen: agent.act(seen, noise) if environments.discrete
-                         else tf.clip_by_value(agent.act(seen, noise), -1.0, 1.0))
+                         lambda seen: tf.clip_by_value(agent.act(seen, noise), *bounds)
+                         if bounds else agent.act(seen, noise))

@@ -73,7 +73,7 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
   result = _floating(name, dtype)
   drawn = tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
   begin, end = tf.cast(minval, result), tf.cast(maxval, result)
-  # Rounding may give `maxval`. To begin again at `minval` leaves all numbers as likely.
+  # Rounding may give `maxval`, which begins again at `minval`.
   return tf.where(tf.where(begin < end, drawn >= end, drawn <= end), begin, drawn)
 
 
