@@ -8,7 +8,6 @@ import numpy as np
 
 from replicator.console.formatting import listed
 from replicator.doctor.replica_recording import GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
-from replicator.tracing import python_draws
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
@@ -171,7 +170,7 @@ class Case:
     causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
                "in another order; draw, or call the network, once for each batch"
                for draw, place in evidence.draws_for_joined_batches()]
-    causes += map(python_draws.remark, evidence.constant_draws)
+    causes += evidence.python_remarks
     if evidence.draws:
       causes.append(f"{listed(evidence.draws)}: what an example draws depends on how the "
                     "batch is divided; draw with replicator.random or replicator.Dropout")

@@ -22,7 +22,7 @@ from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.variables import variables_of
-from replicator.tracing import python_draws
+from replicator.tracing import python_state
 from replicator.training.inputs import stream
 from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import checked_scalars
@@ -98,7 +98,7 @@ class _ReplicaRecorder:
     gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
     context.current().on_update = functools.partial(self._record_update, gradients, Counter())
     context.current().on_draw = self._evidence.look_at_draw
-    with python_draws.noted_in(self._evidence.constant_draws, step):
+    with python_state.noted_in(self._evidence.python_remarks, step):
       losses = checked_scalars(step(*batch))
     self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
     found = [*((LOSS, name, loss) for name, loss in losses.items()), *gradients]

@@ -2,11 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state, stateless_scope
+
+from replicator.errors import UsageError
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -28,7 +31,7 @@ class VariableScope(keras.StatelessScope):
   `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
   are the variables that were assigned in it, `read` those that it has no value for and that were
   read, and `losses` those that layers added. Whoever never calls `assign` says that it `drops` the
-  new values.
+  new values. Variables that are made in the context would hold no value: a UsageError is raised.
   """
 
   def __init__(self, values: dict[int, tf.Tensor], drops: bool = False):
@@ -37,6 +40,14 @@ class VariableScope(keras.StatelessScope):
     self.assigned: list[keras.Variable] = []
     self.read: dict[int, keras.Variable] = {}
     self.drops = drops or drops_assignments()
+
+  def __exit__(self, *error: Any) -> None:
+    super().__exit__(*error)
+    if self.original_scope is None and (made := _made_without_value()) and error[0] is None:
+      raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
+                       "averaged_weights, recompute_grad or the like, and would hold no value; "
+                       "build its network before, in the constructor of the step: begin it with "
+                       "keras.Input(shape), or call its build")
 
   def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
     """The value of a variable here, if it has one; Keras calls it to read the variable."""
@@ -76,10 +87,11 @@ def values_of_scope() -> dict[int, tf.Tensor]:
   return dict(scope.state_mapping) if scope else {}
 
 
-def has_unbuilt_variables() -> bool:
-  """Whether variables were made in a scope that has ended, and hold no value."""
-  return not stateless_scope.in_stateless_scope() and bool(
-      global_state.get_global_attribute("uninitialized_variables"))
+def _made_without_value() -> list[keras.Variable]:
+  """The variables that were made in scopes since the last call."""
+  made = global_state.get_global_attribute("uninitialized_variables") or []
+  global_state.set_global_attribute("uninitialized_variables", [])
+  return made
 
 
 def is_recomputed(layer: keras.layers.Layer) -> bool:

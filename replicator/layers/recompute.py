@@ -123,8 +123,6 @@ class _Call:
 
   def _check_first_pass(self, operations: list[tf.Operation], inputs: Sequence[tf.Tensor],
                         scope: keras_internals.VariableScope) -> None:
-    if keras_internals.has_unbuilt_variables():
-      self._refuse("builds layers in this call; build them before, in the constructor")
     if scope.losses:
       self._refuse("adds losses, by add_loss or an activity regularizer, which would have no "
                    "gradient; return them as outputs")

@@ -70,6 +70,15 @@ class Optimizer(tf.Module):
     self._averages = averages
     self.averages = averages.values if averages else []
 
+  @property
+  def learning_rate(self) -> tf.Tensor:
+    """The present learning rate, []; assign a number to change it, if it is no schedule."""
+    return self.keras_optimizer.learning_rate
+
+  @learning_rate.setter
+  def learning_rate(self, rate: float) -> None:
+    self.keras_optimizer.learning_rate = rate
+
   def minimize(self, loss_fn: Callable, *batch: Any) -> Any:
     """Makes one update that reduces a loss: `loss_and_gradients` in micro-batches, then `apply`.
 

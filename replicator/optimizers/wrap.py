@@ -122,19 +122,25 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
     The optimizers by the names of their networks, in the order of the arguments.
 
   Raises:
-    UsageError: see `wrap_optimizer`.
+    UsageError: a network is not built; and see `wrap_optimizer`.
   """
   made = {}
   for name, network in networks.items():
     if network is not None:
       with gin.config_scope(name):
-        made[name] = wrap_optimizer(make(), _variables_of(network))
+        made[name] = wrap_optimizer(make(), _variables_of(network, name))
   return made
 
 
-def _variables_of(network: keras.Model | keras.Variable | Sequence) -> list[keras.Variable]:
+def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str
+                  ) -> list[keras.Variable]:
   if isinstance(network, list | tuple):
-    return [variable for part in network for variable in _variables_of(part)]
+    return [variable for i, part in enumerate(network)
+            for variable in _variables_of(part, f"{path}[{i}]")]
+  if isinstance(network, keras.layers.Layer) and not (network.built or network.variables):
+    raise UsageError(f"wrap_optimizers: {path}, the network '{network.name}', has no variables "
+                     "yet, which would not train; begin it with keras.Input(shape), or call its "
+                     "build")
   return list(getattr(network, "trainable_variables", [network]))
 
 

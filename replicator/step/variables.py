@@ -69,7 +69,7 @@ def children_of(value: Any) -> dict | None:
 def _walk(value: Any, is_wanted: Callable[[Any], bool], path: str = "",
           seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
   seen = set() if seen is None else seen
-  if id(value) in seen:
+  if id(value) in seen and not isinstance(value, int | float):  # Equal numbers may be one object.
     return
   seen.add(id(value))
   if is_wanted(value):

@@ -26,12 +26,33 @@ class Evaluation:
     method: one line on how the scalars were computed; kept in `run.json`.
     axes: names of scalars, such as 'environment_steps', that the report draws the others against,
       besides the step; kept in `run.json` as they are logged.
+
+  Raises a UsageError if a scalar is not one number, or the picture not of that form.
   """
 
   scalars: dict[str, float]
   picture: np.ndarray | None = None
   method: str = ""
   axes: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    if not isinstance(self.scalars, dict):
+      raise UsageError(f"Evaluation: the scalars are a {type(self.scalars).__name__}; write a dict "
+                       "of numbers, such as {'score': 0.5}")
+    for name, value in self.scalars.items():
+      if not (isinstance(name, str) and np.ndim(value) == 0 and np.asarray(value).dtype.kind in
+              "biuf"):
+        raise UsageError(f"Evaluation: the scalar {name!r} is {_form_of(value)}; write a name and "
+                         "one number, such as 'score': float(tf.reduce_mean(scores))")
+    if self.picture is not None and (np.shape(self.picture)[2:] != (3,)
+                                     or np.asarray(self.picture).dtype != np.uint8):
+      raise UsageError(f"Evaluation: the picture is {_form_of(self.picture)}; write uint8 [h, w, "
+                       "3], of values from 0 to 255")
+
+
+def _form_of(value: Any) -> str:
+  array = np.asarray(value)
+  return f"{array.dtype.name} {list(array.shape)}"
 
 
 class Chief:
@@ -70,6 +91,9 @@ class Chief:
 
   def evaluated(self, step: int, found: Evaluation) -> dict[str, float]:
     """Keeps the picture, and returns the scalars by the names they are logged under."""
+    if not isinstance(found, Evaluation):
+      raise UsageError(f"evaluate returned a {type(found).__name__}; return replicator.Evaluation("
+                       "{'score': 0.5}), of numbers to log")
     if found.method and self._record.note("evaluation", found.method):
       self.note(f"evaluation: {found.method}")
     if found.axes:

@@ -18,10 +18,12 @@ import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import tensorflow as tf
 import tree
 
 from replicator.errors import UsageError
+from replicator.tracing import python_state
 
 Nest = Any
 
@@ -85,6 +87,25 @@ class InputContext:
 
 
 Inputs = ExampleSource | Callable[[InputContext], tf.data.Dataset]
+
+
+def check(inputs: Any) -> None:
+  """Raises a UsageError unless `inputs` are None, an example source, or an input function."""
+  name = getattr(inputs, "__name__", type(inputs).__name__)
+  if isinstance(inputs, type):
+    raise UsageError(f"train: the inputs are the class {name}; give an instance: {name}()")
+  if isinstance(inputs, tf.data.Dataset):
+    raise UsageError("train: the inputs are a tf.data.Dataset, which does not know its part of the "
+                     "global batch; give a function, lambda context: "
+                     "dataset.batch(context.batch_size, drop_remainder=True).repeat()")
+  if isinstance(inputs, ExampleSource):
+    if not isinstance(inputs.size, int | np.integer) or inputs.size < 1:
+      raise UsageError(f"train: {name}.size = {inputs.size!r}: must be the number of examples, a "
+                       "whole number of at least 1")
+  elif inputs is not None and not callable(inputs):
+    raise UsageError(f"train: the inputs are a {name}; they must be an example source, with size "
+                     "and load(index), or a function of an InputContext that returns a "
+                     "tf.data.Dataset")
 
 
 def batches(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.data.Dataset:
@@ -163,15 +184,33 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
   def batch(step: tf.Tensor) -> Nest:
     return at(step * whole + context.input_pipeline_id * own + tf.range(own, dtype=tf.int64))
 
+  before = _generators_of(source)
   if is_batched(source):
     batches = tf.data.Dataset.range(first_step, tf.int64.max).map(batch, _AT_ONCE)
+    _check_draws(source, before)
     _check_batch_size(
         batches, own, f"{type(source).__name__}.batched = True, but it makes",
         f"the number of indices that it is called with, {own} here; remove the attribute if its "
         "methods take one index")
     return batches
   examples = tf.data.Dataset.range(first_step * own, tf.int64.max).map(example, tf.data.AUTOTUNE)
+  _check_draws(source, before)
   return examples.batch(own, drop_remainder=True)
+
+
+def _check_draws(source: ExampleSource, before: dict[str, bytes]) -> None:
+  """Raises a UsageError if generators of Python and NumPy have moved since `before`."""
+  if moved := python_state.changed(before, _generators_of(source)):
+    raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, "
+                     "once for all examples, since TensorFlow compiles it; write "
+                     "augmented(index, seed), and draw with tf.random.stateless_uniform(shape, "
+                     "seed) or the like")
+
+
+def _generators_of(source: ExampleSource) -> dict[str, bytes]:
+  held = getattr(source, "__dict__", {}).items()  # Without lists, which may be of all file names.
+  return python_state.generators_of({name: value for name, value in held
+                                     if not isinstance(value, list | tuple | dict)})
 
 
 def is_batched(source: ExampleSource) -> bool:

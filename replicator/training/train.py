@@ -64,9 +64,9 @@ def train(make_step: Callable[[], Callable],
     evaluate: called with the step, before the first step and every `eval_every` steps. The chief
       calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of
       it with `replicator.strategies.distributed_evaluation`.
-    before_call: called in Python with the step and its number before every call of
-      `steps_per_call` steps, on every worker, to change variables of the step: for example, to
-      act in an environment and fill a replay. What it keeps is an attribute of the step, too.
+    before_call: called in Python with the step and the number of steps that are done, before every
+      call of `steps_per_call` steps, on every worker, to change variables of the step: for example,
+      to act in an environment and fill a replay. What it keeps is an attribute of the step, too.
     workdir: the folder where the run leaves its files, and where it resumes from; or the URL of
       one in an object store, such as 's3://bucket/run'.
     steps: how many training steps.
@@ -102,6 +102,9 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed, patience=patience)
+  inputs_lib.check(inputs)
+  _check_called("evaluate", evaluate, "step")
+  _check_called("before_call", before_call, "step", "number")
   profiled = _calls_of(profile, steps, steps_per_call)
   tracker.check(trackers)
   if deterministic:  # Must precede every computation.
@@ -126,7 +129,7 @@ def train(make_step: Callable[[], Callable],
         replicator.lost_workers_named()):
     with replicator.scope():
       step = make_step()
-    _check_arguments(step, inputs is not None)
+    _check_step(step, inputs is not None)
     check_owners(step)
     folder = pathlib.Path(place)
     origin, lines = (StartFrom(start_from).begin(step, replicator, folder) if start_from
@@ -144,20 +147,37 @@ def train(make_step: Callable[[], Callable],
   return step
 
 
-def _check_arguments(step: Callable, has_inputs: bool) -> None:
+def _check_step(step: Callable, has_inputs: bool) -> None:
   if isinstance(step, type) or not callable(step):
     name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
     raise UsageError("train: make_step returned " + name + "; it must return the step, a function "
                      "or a tf.Module that is called with a batch")
-  try:
-    inspect.signature(step).bind(*[None] * has_inputs)
-  except TypeError as error:
+  if error := _misfit(step, int(has_inputs)):
     raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
                      "batch), or give train no inputs" if has_inputs else
                      "the step takes an argument, and train has no inputs to call it with; give "
                      "train inputs, or write def __call__(self)") from error
-  except ValueError:  # It does not say what it takes.
-    pass
+
+
+def _check_called(name: str, function: Callable | None, *arguments: str) -> None:
+  if function is None:
+    return
+  if not callable(function):
+    raise UsageError(f"train: {name} is a {type(function).__name__}; give a function of "
+                     f"({', '.join(arguments)})")
+  if error := _misfit(function, len(arguments)):
+    raise UsageError(f"train: {name} is called with the {' and its '.join(arguments)}; write "
+                     f"def {name}({', '.join(arguments)})") from error
+
+
+def _misfit(function: Callable, arguments: int) -> TypeError | None:
+  """Why a function cannot be called with so many arguments; None if it can, or does not say."""
+  with contextlib.suppress(ValueError):
+    try:
+      inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+      return error
+  return None
 
 
 def _calls_of(profile: Sequence[int] | None, steps: int, steps_per_call: int) -> tuple[int, int]:

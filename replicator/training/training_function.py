@@ -15,7 +15,7 @@ from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Nest, Replicator, Step
-from replicator.tracing import graphs, python_draws
+from replicator.tracing import graphs, python_state
 from replicator.tracing.trainable import ByTrainable
 from replicator.training import observer
 from replicator.workdir.reader import TIMES
@@ -28,7 +28,7 @@ class _Compiled:
   function: Any  # A tf.function.
   # The step's scalars, and which are counters; known when the function is traced, as the next.
   scalars: dict[str, bool]
-  draws: list[str]  # The generators of Python and NumPy that the step draws from.
+  remarks: list[str]  # On what the step does in Python.
   optimizers: dict[str, Optimizer]  # The step's, by path.
   arguments: tuple  # What it was first called with.
   jit_compile: bool
@@ -47,7 +47,7 @@ class _Compiled:
     lines = [f"warning: {call}: what its Python code keeps is in no checkpoint; compute with "
              "TensorFlow, and keep it in a tf.Variable that is an attribute of the step"
              for call in graphs.python_calls(self.graph)]
-    lines += [f"warning: {python_draws.remark(name)}" for name in self.draws]
+    lines += [f"warning: {remark}" for remark in self.remarks]
     lines += [f"warning: the step does not apply its optimizer '{path}', so the "
               f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
               "minimize or apply, or leave it out" for path, optimizer in self.optimizers.items()
@@ -124,13 +124,13 @@ class TrainingFunction:
   def _compile(self, arguments: tuple) -> _Compiled:
     """Compiles the steps for arguments like these, and for what is `trainable` now."""
     scalars: dict[str, bool] = {}
-    draws: list[str] = []
+    remarks: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
-      with python_draws.noted_in(draws, self._step_fn):
+      with python_state.noted_in(remarks, self._step_fn):
         return self._steps(scalars, *arguments)
 
-    compiled = _Compiled(self._replicator.compile(steps), scalars, draws, self._optimizers,
+    compiled = _Compiled(self._replicator.compile(steps), scalars, remarks, self._optimizers,
                          arguments, self._replicator.jit_compile)
     if self._replicator.num_pipelines > 1 and not tf.config.functions_run_eagerly():
       compiled.trace()
@@ -212,11 +212,21 @@ def checked_scalars(outputs: Any) -> dict[str, tf.Tensor]:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
+    if not isinstance(name, str) or name.startswith("eval/"):
+      raise UsageError(f"the step returned a scalar with the name {name!r}; write a string, which "
+                       "does not begin with 'eval/', as those of evaluations do")
     if name in ("step", "staleness", *TIMES):
       raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
                        "something else")
-    value = tf.convert_to_tensor(value)
+    try:
+      value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+      raise UsageError(f"the step returned '{name}', a {type(value).__name__}; return a scalar of "
+                       "numbers") from error
     if value.shape.rank != 0:
       raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
                        "such as its tf.reduce_mean over the replica's examples")
+    if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+      raise UsageError(f"the step returned '{name}', which is {value.dtype.name}; return a scalar "
+                       "of numbers")
   return outputs

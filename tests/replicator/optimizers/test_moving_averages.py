@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from replicator import wrap_optimizer
+from tests.programs.refusals import refusal
 from tests.replicator.optimizers import small_network as small
 from tests.replicator.optimizers.small_network import K
 
@@ -71,3 +72,17 @@ def test_without_ema_there_are_no_averages():
   x = tf.ones([4, 2])
   with wrapped.averaged_weights():
     np.testing.assert_array_equal(layer(x), x @ layer.kernel.numpy())
+
+
+def test_a_network_that_is_first_called_with_averaged_weights_is_refused():
+  built, late = (keras.layers.Dense(1, name=name) for name in ("built", "late"))
+  built.build((None, 2))
+  wrapped = wrap_optimizer(K.SGD(0.1), built.trainable_variables, ema_decay=0.75)
+
+  def both():
+    with wrapped.averaged_weights():
+      return late(built(tf.ones([4, 2])))
+
+  assert refusal(tf.function(both, autograph=False)).startswith(
+      "the variable 'late/kernel' is made where weights are replaced")
+  built(tf.ones([4, 2]))  # Others are as they were.

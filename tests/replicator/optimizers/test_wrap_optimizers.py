@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from replicator import wrap_optimizers
 from replicator.step.variables import variables_of
+from tests.programs.refusals import refusal
 
 
 class Step(tf.Module):
@@ -46,3 +47,16 @@ def test_each_is_made_in_the_scope_of_its_name():
   rates = {name: float(each.keras_optimizer.learning_rate) for name, each in optimizers.items()}
   assert rates == {"policy": 0.5, "critics": 0.25, "temperature": 0.5}
   assert [name for name, each in optimizers.items() if each.averages] == ["policy"]
+
+
+def test_a_network_that_is_not_built_is_refused_also_in_a_list():
+  built = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  late = keras.Sequential([keras.layers.Dense(1)], name="late")
+  assert refusal(wrap_optimizers, keras.optimizers.Adam, both=[built, late]).startswith(
+      "wrap_optimizers: both[1], the network 'late', has no variables yet")
+
+
+def test_the_learning_rate_can_be_set():
+  optimizer = Step(keras.optimizers.Adam).optimizers["policy"]
+  optimizer.learning_rate = 0.25
+  assert float(optimizer.learning_rate) == float(optimizer.keras_optimizer.learning_rate) == 0.25

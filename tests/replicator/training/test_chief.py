@@ -8,6 +8,7 @@ from replicator import Evaluation
 from replicator.errors import Preempted, RunFailed
 from tests.programs.counter import Counter
 from tests.programs.logs import timed_rows
+from tests.programs.refusals import refusal
 from tests.replicator.trackers.conftest import Memory
 from tests.replicator.training import runs
 
@@ -94,3 +95,26 @@ def test_a_run_that_failed_is_tracked_to_its_end_and_resumes_in_another_record(t
   assert list(memory.records.values()) == [failed]
   train(tmp_path, 10)
   assert list(memory.records.values()) == [failed, logged(tmp_path)]
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Evaluation([0.5]), "Evaluation: the scalars are a list; write a dict of numbers"),
+    (lambda: Evaluation({"score": np.zeros([2])}), "the scalar 'score' is float64 [2]; write a n"),
+    (lambda: Evaluation({"score": "high"}), "the scalar 'score' is str128 []; write a name"),
+    (lambda: Evaluation({1: 0.5}), "the scalar 1 is float64 []; write a name and one number"),
+    (lambda: Evaluation({}, np.zeros([2, 2, 3])), "the picture is float64 [2, 2, 3]; write uint8"),
+    (lambda: Evaluation({}, np.zeros([2, 2], np.uint8)), "the picture is uint8 [2, 2]; write uint"),
+])
+def test_an_evaluation_of_another_form_is_refused(make, message):
+  assert refusal(make).startswith("Evaluation: ") and message in refusal(make)
+
+
+@pytest.mark.parametrize("functions, message", [
+    ({"evaluate": lambda step: {"score": 0.5}}, "evaluate returned a dict; return replicator.Ev"),
+    ({"evaluate": lambda: Evaluation({})}, "train: evaluate is called with the step; write def ev"),
+    ({"before_call": lambda step: None},
+     "train: before_call is called with the step and its number; write def before_call(step, numb"),
+    ({"before_call": 3}, "train: before_call is a int; give a function of (step, number)")])
+def test_functions_of_another_form_are_refused(functions, message, tmp_path):
+  assert refusal(runs.train, tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
+                 **functions).startswith(message)

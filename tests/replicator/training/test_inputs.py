@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from replicator import InputContext, split
 from replicator.errors import UsageError
-from replicator.training.inputs import batches, shuffled
+from replicator.training.inputs import batches, check, shuffled
 from tests.programs.refusals import refusal
 
 
@@ -230,3 +230,47 @@ def test_batches_come_in_order_and_no_thread_tunes_them():
   for inputs in (Numbers(8), counting):
     options = batches(inputs, InputContext(global_batch_size=4)).options()
     assert options.deterministic is True and options.autotune.enabled is False
+
+
+# ---- What is no input ---------------------------------------------------------------------------
+
+
+class Drawing(Numbers):
+  """Numbers with noise of NumPy."""
+
+  def __init__(self, size: int):
+    super().__init__(size)
+    self.rng = np.random.default_rng(0)
+    self.noise = np.random.normal
+
+  def load(self, index: tf.Tensor) -> tf.Tensor:
+    return tf.cast(index, tf.float32) + self.noise()
+
+
+class ManyDrawing(Drawing):
+  batched = True
+
+
+@pytest.mark.parametrize("source", [Drawing, ManyDrawing])
+def test_a_source_that_draws_a_constant_is_refused(source):
+  drawing = source(4)
+  assert refusal(batches, drawing, InputContext(2)).startswith(
+      f"{source.__name__}: load or augmented draws from np.random, once for all examples")
+  drawing.noise = drawing.rng.normal
+  assert "draws from the generator 'rng', once" in refusal(batches, drawing, InputContext(2))
+
+
+@pytest.mark.parametrize("inputs, message", [
+    (Numbers, "train: the inputs are the class Numbers; give an instance: Numbers()"),
+    (tf.data.Dataset.range(4), "train: the inputs are a tf.data.Dataset, which does not know"),
+    (np.zeros([4, 2]), "train: the inputs are a ndarray; they must be an example source, with"),
+    ([1, 2], "train: the inputs are a list; they must be an example source, with"),
+    (Numbers(0), "train: Numbers.size = 0: must be the number of examples, a whole number of at"),
+    (Numbers(4.0), "train: Numbers.size = 4.0: must be the number of examples")])
+def test_what_cannot_be_inputs_is_refused(inputs, message):
+  assert refusal(check, inputs).startswith(message)
+
+
+def test_inputs_of_all_kinds_are_taken():
+  for inputs in (None, Numbers(3), Numbers(np.int64(3)), lambda context: None):
+    check(inputs)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator.tracing import python_draws
+from replicator.tracing import python_state
 from tests.replicator.training.runs import train
 
 
@@ -18,6 +18,7 @@ class Drawing(tf.Module):
   def __init__(self):
     super().__init__()
     self.rng, self.unused = np.random.default_rng(0), np.random.default_rng(1)
+    self.calls, self.constant, self.is_first = 0, 0, True
     self.networks = [keras.Sequential([keras.Input([1]), keras.layers.Dense(1),
                                        keras.layers.Dropout(0.5)]) for _ in range(2)]
     self.optimizers = [replicator.wrap_optimizer(keras.optimizers.SGD(0.1), net.trainable_variables)
@@ -25,6 +26,7 @@ class Drawing(tf.Module):
 
   def __call__(self) -> dict[str, tf.Tensor]:
     x = tf.fill([2, 1], float(self.rng.normal()))
+    self.calls, self.is_first, self.rows = self.calls + 1, False, 2
     if self.draws:
       x += np.random.normal() + random.random()
     loss = lambda: tf.reduce_mean(self.networks[0](x) ** 2)
@@ -48,13 +50,15 @@ def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tm
   assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
       *(f"warning: {name} was called while the step was traced: its numbers are constants; draw "
         "with replicator.random" for name in [*draws, "the generator 'rng'"]),
+      "warning: the attribute 'calls' was changed while the step was traced, which is done once, "
+      "not at every step; keep it in a tf.Variable",
       "warning: the step does not apply its optimizer 'optimizers/1', so the 2 variables that it "
       "owns do not train; call its minimize or apply, or leave it out"]
 
 
 def test_what_a_step_does_not_draw_from_is_not_named():
   found: list[str] = []
-  with python_draws.noted_in(found, Drawing()):
+  with python_state.noted_in(found, Drawing()):
     keras.random.normal([2], seed=1)
     np.random.default_rng(3).normal()
   assert found == []
@@ -65,6 +69,7 @@ def test_what_a_step_does_not_draw_from_is_not_named():
 def test_generators_of_each_kind_that_a_step_holds_are_named(generator):
   step, found = tf.Module(), []
   step.noise = generator
-  with python_draws.noted_in(found, step):
+  with python_state.noted_in(found, step):
     generator.random()
-  assert found == ["the generator 'noise'"]
+  line, = found
+  assert line.startswith("the generator 'noise' was called while the step was traced")
