@@ -66,6 +66,19 @@ def are_several(environment: Mapping[str, str]) -> bool:
   return bool(environment.get("TF_CONFIG"))
 
 
+def check_used(strategy: str, environment: Mapping[str, str]) -> None:
+  """Raises a UsageError if TF_CONFIG has several workers, and `strategy` is of one process."""
+  workers = 0
+  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # Nobody reads it.
+    cluster = json.loads(environment["TF_CONFIG"])["cluster"]
+    workers = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+  if strategy not in _TRAINING_JOBS and workers > 1:
+    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and TF_CONFIG has "
+                     f"{workers}, each of which would train by itself; write "
+                     "'multi_worker_mirrored' or 'parameter_server', or start one process without "
+                     "TF_CONFIG")
+
+
 @gin.configurable(module="replicator", denylist=["environment"])
 def per_worker(path: str = gin.REQUIRED, environment: Mapping[str, str] = os.environ) -> str:
   """A path with the number of this worker, from 0, in place of `{worker}`.

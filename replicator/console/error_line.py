@@ -31,6 +31,8 @@ _REMEDIES = {
         "a tensor of a compiled step has no value yet; write tf.cast",
     r"'Optimizer' object has no attribute 'apply_gradients'":
         "write apply(gradients, variables), which takes their mean over the replicas first",
+    r"Unable to lift tensor <[^>]*>":
+        "a variable is made in the step; make variables in its constructor, as its attributes",
     r"tf.function only supports singleton tf.Variables created on the first call":
         "make variables in the constructor of the step, as its attributes",
     r"(segment_ids|indices)\[.*\] = -?\d+ is (out of range|not in) \[0, \d+\)":

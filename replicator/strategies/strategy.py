@@ -22,8 +22,8 @@ NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_
          "parameter_server", "tpu")
 """The strategies that `Replicator.strategy` may name."""
 
-NEW_PROCESS = ("start a new process (in a notebook, restart the kernel) and make the Replicator "
-               "before computing anything")
+NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and compute nothing "
+               "with TensorFlow before replicator.train, or before the Replicator is made")
 """The remedy for what cannot change once TensorFlow has started."""
 
 

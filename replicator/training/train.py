@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from replicator import random
 from replicator.checkpoints.start_from import StartFrom
+from replicator.cluster import tf_config
 from replicator.configuration import operative
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
@@ -110,6 +112,7 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
+  tf_config.check_used(replicator.name, os.environ)
   with replicator.lost_workers_named():
     agreement.check(replicator.worker_id, replicator.num_pipelines, inputs_lib.num_examples(inputs))
   guard = Guard()

@@ -137,3 +137,14 @@ def test_each_worker_has_a_path_of_its_own():
     assert tf_config.per_worker("/disks/{worker}/images", environment) == f"/disks/{number}/images"
   assert refusal(tf_config.per_worker, "/data", {}).startswith(
       "per_worker.path = '/data': has no {worker} to replace")
+
+
+def test_workers_that_would_train_by_themselves_are_refused():
+  for cluster in (WORKERS, SERVERS):
+    text = json.dumps(config(cluster))
+    assert refusal(tf_config.check_used, "mirrored", {"TF_CONFIG": text}).startswith(
+        "Replicator.strategy = 'mirrored': trains in one process, and TF_CONFIG has 2, each of ")
+  for strategy, text in (("multi_worker_mirrored", text), ("default", '{"cluster": {"worker": ["a:1"]}}'), ("default", "torn"),
+                         ("default", '{"cluster": 3}')):
+    tf_config.check_used(strategy, {"TF_CONFIG": text})
+  tf_config.check_used("default", {})
