@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from replicator.console.formatting import listed
-from replicator.doctor.replica_recording import GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
+from replicator.doctor.replica_recording import BATCH, GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
@@ -112,7 +112,7 @@ class Case:
     expected, found = self.first.values
     return (f"{kind} '{name}'{f' ({label})' if label else ''} "
             f"{f'at step {step}' if step else 'before the first step'}: {found:.6g} instead of "
-            f"{expected:.6g}{'' if kind == LOSS else ' (norms)'}, "
+            f"{expected:.6g}{'' if kind in (BATCH, LOSS) else ' (norms)'}, "
             f"relative difference {self.first.relative:.1e}")
 
   def cause(self) -> str:
@@ -120,6 +120,11 @@ class Case:
     if self.first.key[0] == 0:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
+    if self.first.key[1] == BATCH:
+      return ("the input: together, the parts of the processes are not the batch of one process; "
+              "take every context.num_input_pipelines-th example from "
+              "context.input_pipeline_id on, as dataset.shard does, in batches of "
+              "context.batch_size")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
             or self._own_statistic()
             or "a batch-dependent op: something mixes the examples of a batch, and each "

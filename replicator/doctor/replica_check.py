@@ -98,6 +98,8 @@ class ReplicaCheck:
       return CheckResult(name, AGREES, detail)
     case = diagnosis.Case(reference, other, first, parts, microbatches, self.tolerance)
     cause = case.cause() if first.key[0] == 0 or self._is_deterministic else (
+        "the input is not deterministic: two runs on one replica differ as well; give its shuffles "
+        "the seed context.seed" if first.key[1] == diagnosis.BATCH else
         "the step is not deterministic: two runs on one replica differ as well; draw random "
         "numbers with replicator.random, and weights with Keras initializers")
     agreeing = diagnosis.agreeing(reference.quantities, other, self.tolerance)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicator.console import quiet
@@ -14,6 +14,7 @@ quiet.import_tensorflow()
 import keras
 import numpy as np
 import tensorflow as tf
+import tree
 
 from replicator.collectives import collectives
 from replicator.configuration.gin_internals import operative_config
@@ -21,6 +22,7 @@ from replicator.doctor import inspection
 from replicator.errors import UsageError
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
+from replicator.step.nest import Nest
 from replicator.step.variables import variables_of
 from replicator.tracing import python_state
 from replicator.training.inputs import stream
@@ -29,7 +31,7 @@ from replicator.training.training_function import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
 
-VARIABLE, LOSS, GRADIENT = "variable", "loss", "gradient"
+VARIABLE, BATCH, LOSS, GRADIENT = "variable", "batch", "loss", "gradient"
 
 ROUNDING = {"float64": 2e-14, "float32": 1e-5}
 """About a hundred roundings: what a sum of large numbers that cancel is wrong by, relative."""
@@ -40,8 +42,9 @@ class ReplicaRecording:
   """The first steps of one variant."""
 
   quantities: dict[Key, np.ndarray]
-  """The mean over replicas of each loss and gradient, and each variable after the step, in the
-  order in which a step computes them; float64, or whole numbers as they are."""
+  """The mean over replicas of a number for each tensor of the batch, of each loss and of each
+  gradient, and each variable after the step, in the order in which a step computes them; float64,
+  or whole numbers as they are."""
   is_chief: bool
   batch_size: int  # The global one.
   evidence: inspection.Evidence
@@ -94,14 +97,14 @@ class _ReplicaRecorder:
             np.asarray(value, np.float64) for path, value in values.items()}
 
   def _one_step(self, step: Callable, *batch: Any) -> dict[tuple[int, str, str], tf.Tensor]:
-    """The losses and gradients of one step, averaged over replicas: `{(place, kind, name): []}`."""
+    """Batch, losses and gradients of a step, means over replicas: `{(place, kind, name): []}`."""
     gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
     context.current().on_update = functools.partial(self._record_update, gradients, Counter())
     context.current().on_draw = self._evidence.look_at_draw
     with python_state.noted_in(self._evidence.python_remarks, step):
       losses = checked_scalars(step(*batch))
     self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    found = [*((LOSS, name, loss) for name, loss in losses.items()), *gradients]
+    found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in losses.items()), *gradients]
     return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)
                                  for place, (kind, name, value) in enumerate(found)})
 
@@ -125,6 +128,14 @@ class _ReplicaRecorder:
       name = self._paths.get(id(variable.value), variable.path)
       gradients.append((GRADIENT, f"{update}: {name}", gradient))
     return used
+
+
+def _numbers_of(batch: Nest) -> Iterator[tuple[str, str, tf.Tensor]]:
+  """A number for each tensor of a batch, which depends on its examples, and not on their order."""
+  for path, x in tree.flatten_with_path(batch):
+    numbers = tf.strings.to_hash_bucket_fast(x, 2 ** 20) if x.dtype == tf.string else x
+    yield (BATCH, "/".join(map(str, path[1:])) or "examples",
+           tf.reduce_mean(tf.square(tf.cast(numbers, tf.float64) + 1.0)))
 
 
 def _without_rounding(gradients: list[tf.Tensor], share: float) -> list[tf.Tensor]:

@@ -88,6 +88,14 @@ def test_the_same_ratio_everywhere_is_a_sum(one, changes, expected):
   assert cause(one, changes, parts=4).startswith(expected)
 
 
+def test_examples_that_differ_are_blamed_before_what_the_step_does_with_them():
+  one = quantities("batch", x=1.0) | quantities("loss", a=4.0)
+  seen = inspection.Evidence(lambda: None)
+  seen.draws.append("a Keras Dropout layer at my_step.py:3")
+  assert cause(one, quantities("batch", x=2.0) | quantities("loss", a=1.0), seen, 4).startswith(
+      "the input: together, the parts of the processes are not the batch of one process; take")
+
+
 def test_clipping_is_blamed_for_gradients_only():
   seen = inspection.Evidence(lambda: None)
   seen.clips.append("this at my_step.py:3")

@@ -63,6 +63,19 @@ def test_a_step_that_is_not_deterministic_is_no_proof_of_another_cause():
             "the step is not deterministic")
 
 
+def test_an_input_that_is_not_deterministic_is_blamed_before_the_step():
+  rng = np.random.default_rng()  # As of a shuffle without a seed.
+
+  def points(context):
+    examples = {"x": rng.normal(size=[8, 3]), "y": np.zeros([8, 1]), "name": [str(rng.random())] * 8}
+    return tf.data.Dataset.from_tensors(examples).repeat()
+
+  row = next(examine(steps=1, main=lambda workdir: replicator.train(
+      planted_bugs.Regression, points, workdir=workdir)).results([]))
+  assert row.notes[0].startswith("first: batch 'name' at step 1: ")
+  assert row.notes[1].startswith("likely cause: the input is not deterministic: two runs on one ")
+
+
 def test_a_step_that_is_not_finite_proves_nothing():
   class Broken(planted_bugs.Regression):
     def __call__(self, batch):
