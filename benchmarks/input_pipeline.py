@@ -72,7 +72,7 @@ def batches_of(name: str, root: pathlib.Path) -> Iterator[Any]:
     return input_peers.tf_data(root / "tfrecords", *sizes, fast=name == "tf_data_fast")
   from models.vision.augmentation.random_view import Augmented
   from replicator import InputContext
-  from replicator.training.inputs import batches
+  from replicator.inputs.inputs import batches
   return batches(Augmented(lambda: source(name, root)), InputContext(FLAGS.batch_size)
                  ).as_numpy_iterator()
 

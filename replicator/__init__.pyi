@@ -15,6 +15,7 @@ from .collectives.collectives import map_reduce as map_reduce
 from .collectives.collectives import reduce_scatter as reduce_scatter
 from .errors import UsageError as UsageError
 from .example_pool import ExamplePool as ExamplePool
+from .inputs.inputs import InputContext as InputContext
 from .layers.batch_norm import GlobalBatchNorm as GlobalBatchNorm
 from .layers.batch_norm import use_standing_statistics as use_standing_statistics
 from .layers.dropout import Dropout as Dropout
@@ -37,5 +38,4 @@ from .step.microbatch import split as split
 from .strategies.replicator import Replicator as Replicator
 from .tracing.any_batch_size import any_batch_size as any_batch_size
 from .training.chief import Evaluation as Evaluation
-from .training.inputs import InputContext as InputContext
 from .training.train import train as train

@@ -20,7 +20,7 @@ ENGINE = [
     {"step"},
     {"collectives"},
     {"optimizers", "layers", "example_pool", "tracing", "workdir"},
-    {"strategies", "sweeps", "compare", "rerun", "new", "__main__"},
+    {"strategies", "inputs", "sweeps", "compare", "rerun", "new", "__main__"},
     {"checkpoints", "trackers"},
     {"divergence"},
     {"training"},

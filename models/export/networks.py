@@ -16,9 +16,9 @@ from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
 from models.gan.networks.bigbigan import CodeDistribution
 from replicator import UsageError
+from replicator.inputs.inputs import stream
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
-from replicator.training.inputs import stream
 from replicator.training.observer import Training
 from replicator.training.training_function import TrainingFunction
 

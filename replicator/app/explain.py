@@ -24,8 +24,8 @@ from replicator.configuration.gin_internals import (
 from replicator.configuration.statements import MACRO, Binding
 from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
+from replicator.inputs.inputs import stream
 from replicator.storage.urls import folder_of, is_url
-from replicator.training.inputs import stream
 from replicator.training.observer import Observer, Training, observed_by
 from replicator.training.training_function import TrainingFunction
 

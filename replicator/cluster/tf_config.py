@@ -73,8 +73,8 @@ def check_used(strategy: str, environment: Mapping[str, str]) -> None:
     cluster = json.loads(environment["TF_CONFIG"])["cluster"]
     workers = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
   if strategy not in _TRAINING_JOBS and workers > 1:
-    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and TF_CONFIG has "
-                     f"{workers}, each of which would train by itself; write "
+    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and TF_CONFIG "
+                     f"has {workers}, each of which would train by itself; write "
                      "'multi_worker_mirrored' or 'parameter_server', or start one process without "
                      "TF_CONFIG")
 

@@ -71,8 +71,8 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
     return 0
   check.prepare()
   print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
-        f"{precision}, against 1 replica\n(the largest relative difference of a loss, a gradient "
-        f"or a variable; up to {check.tolerance:g} is rounding)", flush=True)
+        f"{precision}, against 1 replica\n(the largest relative difference of a batch, loss, "
+        f"gradient or variable; up to {check.tolerance:g} is rounding)", flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
                    "does not train and log the same however it is divided")
 

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from replicator.console.formatting import listed
-from replicator.doctor.replica_recording import BATCH, GRADIENT, LOSS, VARIABLE, Key, ReplicaRecording
+from replicator.doctor.replica_recording import (
+  BATCH,
+  GRADIENT,
+  LOSS,
+  VARIABLE,
+  Key,
+  ReplicaRecording,
+)
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN

@@ -20,12 +20,12 @@ from replicator.collectives import collectives
 from replicator.configuration.gin_internals import operative_config
 from replicator.doctor import inspection
 from replicator.errors import UsageError
+from replicator.inputs.inputs import stream
 from replicator.optimizers.optimizer import Optimizer
 from replicator.step import context
 from replicator.step.nest import Nest
 from replicator.step.variables import variables_of
 from replicator.tracing import python_state
-from replicator.training.inputs import stream
 from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import checked_scalars
 
@@ -104,7 +104,8 @@ class _ReplicaRecorder:
     with python_state.noted_in(self._evidence.python_remarks, step):
       losses = checked_scalars(step(*batch))
     self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in losses.items()), *gradients]
+    found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in losses.items()),
+             *gradients]
     return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)
                                  for place, (kind, name, value) in enumerate(found)})
 

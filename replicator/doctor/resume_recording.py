@@ -29,8 +29,8 @@ from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.doctor.experiment import configure
 from replicator.doctor.inspection import Evidence
 from replicator.errors import UsageError
+from replicator.inputs.inputs import ExampleSource
 from replicator.step import variables
-from replicator.training.inputs import ExampleSource
 from replicator.training.observer import Observer, Training, observed_by
 
 _MOST = 10_000       # Python values that are looked at.

@@ -77,6 +77,7 @@ class Optimizer(tf.Module):
 
   @learning_rate.setter
   def learning_rate(self, rate: float) -> None:
+    """Sets the learning rate; raises Keras' TypeError if it is a schedule."""
     self.keras_optimizer.learning_rate = rate
 
   def minimize(self, loss_fn: Callable, *batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a step does in Python while it is traced: its graph keeps the outcome as a constant."""
+"""Draws and sums in Python while a step is traced: its graph keeps them as constants."""
 
 import contextlib
 import pickle

@@ -1,4 +1,4 @@
-"""The training loop around a step: inputs, log points, evaluations, checkpoints."""
+"""The training loop around a step: log points, evaluations, checkpoints."""
 
 from replicator.console import quiet
 

@@ -33,13 +33,13 @@ from replicator.divergence.diagnostics import LearningRates
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import Preempted, RunFailed, UsageError, chain_of
+from replicator.inputs.inputs import digest_of, num_examples, stream
 from replicator.step import context as step_context
 from replicator.strategies.distributed_evaluation import Dealer
 from replicator.tracing.profile import Profile
 from replicator.trackers.tracker import Tracker
 from replicator.training import observer
 from replicator.training.chief import Chief, SilentChief
-from replicator.training.inputs import digest_of, num_examples, stream
 from replicator.training.observer import Training
 from replicator.training.patience import Patience
 from replicator.training.preemption import StopSignal

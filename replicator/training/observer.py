@@ -15,10 +15,10 @@ import keras
 
 from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.errors import UsageError
+from replicator.inputs.inputs import InputContext, Inputs, num_examples
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
 from replicator.training.chief import Evaluation
-from replicator.training.inputs import InputContext, Inputs, num_examples
 
 _T = TypeVar("_T")
 

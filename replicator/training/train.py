@@ -17,13 +17,13 @@ from replicator.cluster import tf_config
 from replicator.configuration import operative
 from replicator.divergence.guard import Guard
 from replicator.errors import UsageError
+from replicator.inputs import inputs as inputs_lib
 from replicator.optimizers.wrap import check_owners
 from replicator.step import context as step_context
 from replicator.strategies import agreement
 from replicator.strategies.replicator import Replicator
 from replicator.trackers import tracker
 from replicator.trackers.tracker import Tracker
-from replicator.training import inputs as inputs_lib
 from replicator.training import loop, observer, preemption
 from replicator.training.chief import Evaluation
 from replicator.training.observer import Training
@@ -61,7 +61,7 @@ def train(make_step: Callable[[], Callable],
       counter, a `tf.Variable` or a scalar of an unsigned type such as `tf.uint64`, the last value
       is logged.
       Everything that must survive a restart is an attribute of the step: make it a `tf.Module`.
-    inputs: an example source or an input function, see `training.inputs`; None for a step
+    inputs: an example source or an input function, see `replicator.inputs.inputs`; None for a step
       that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps. The chief
       calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of

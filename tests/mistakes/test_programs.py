@@ -140,8 +140,8 @@ def test_code(old, new, line, run_code):
 def test_a_variable_of_a_step_on_several_replicas(run_code):
   found = run_code(RETURN, "    return {'loss': tf.Variable(0.0) + self.loss(batch)}\n",
                    "Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
-  assert_line(found, FAILED, "mine.py:36: UnliftableError: ...; a variable is made in the step; make "
-              "variables in its constructor, as its attributes; the traceback is in w/traceback.txt")
+  assert_line(found, FAILED, "mine.py:36: UnliftableError: ...; a variable is made in the step; "
+              "make variables in its constructor, as its attributes; the traceback is in ...")
 
 
 # ---- The command line ---------------------------------------------------------------------------

@@ -22,8 +22,8 @@ import replicator
 from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.errors import first_line
+from replicator.inputs.inputs import stream
 from replicator.strategies import strategy as strategies
-from replicator.training.inputs import stream
 from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import TrainingFunction
 from tests.programs.features import FEATURES, Feature

@@ -55,7 +55,7 @@ class ImageArrays:
     return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def digest(self) -> str:
-    """A digest of the labels and of the shape of the images; see `training.inputs`."""
+    """A digest of the labels and of the shape of the images; see `replicator.inputs.inputs`."""
     return hashed(np.asarray(self._labels, np.int32), np.array(self._images.shape, np.int64))
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator import UsageError
-from replicator.training.inputs import digest_of, elements, is_batched, variant
+from replicator.inputs.inputs import digest_of, elements, is_batched, variant
 
 _BATCH = 256
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
@@ -77,7 +77,7 @@ class SourceOf:
     return self._source.load(index)
 
   def digest(self) -> str | None:
-    """The digest of the other source, if it has one; see `training.inputs`."""
+    """The digest of the other source, if it has one; see `replicator.inputs.inputs`."""
     return digest_of(self._source)
 
   def keep_apart(self, indices: np.ndarray) -> None:
@@ -103,7 +103,7 @@ class Subset(SourceOf):
     return variant(self._source, tf.gather(self._indices, index), seed)
 
   def digest(self) -> str | None:
-    """A digest of its examples, if the other source has one; see `training.inputs`."""
+    """A digest of its examples, if the other source has one; see `replicator.inputs.inputs`."""
     of_all = super().digest()
     return of_all and hashed(np.array(of_all), self._indices)
 
@@ -178,7 +178,7 @@ def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterat
   if not is_batched(source):
     examples = examples.batch(_BATCH)
   options = tf.data.Options()
-  options.autotune.enabled = False  # As in `replicator.training.inputs`: it may stall the end.
+  options.autotune.enabled = False  # As in `replicator.inputs.inputs`: it may stall the end.
   for batch in elements(examples.with_options(options)):
     yield tf.nest.map_structure(lambda x: x.numpy(), batch)
 

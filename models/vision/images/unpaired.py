@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.vision.images.image_source import ImageSource, hashed
-from replicator.training.inputs import Nest, digest_of, variant
+from replicator.inputs.inputs import Nest, digest_of, variant
 
 
 class Unpaired:
@@ -31,12 +31,12 @@ class Unpaired:
     for number, (name, source) in enumerate(self._sources.items()):
       own = tf.random.experimental.stateless_fold_in(seed, number)
       drawn = tf.random.stateless_uniform([], own, 0, source.size, tf.int64, alg="philox")
-      # Seeds of variants are not negative, as those of `training.inputs`.
+      # Seeds of variants are not negative, as those of `replicator.inputs.inputs`.
       seed_of_variant = tf.bitwise.bitwise_and(tf.cast(own, tf.int64), tf.int64.max)
       made[name] = variant(source, drawn if number else index % source.size, seed_of_variant)
     return made
 
   def digest(self) -> str | None:
-    """A digest of all sources, if each has one; see `training.inputs`."""
+    """A digest of all sources, if each has one; see `replicator.inputs.inputs`."""
     digests = [digest_of(source) for source in self._sources.values()]
     return hashed(np.array(digests)) if all(digests) else None

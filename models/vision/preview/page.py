@@ -15,7 +15,7 @@ from models.vision.images.decode import as_image, decode
 from models.vision.images.encoded_images import DecodedImages
 from models.vision.images.image_source import ImageSource
 from models.vision.preview.survey import Concern, Survey
-from replicator.training.inputs import InputContext, stream
+from replicator.inputs.inputs import InputContext, stream
 from replicator.workdir import pages
 from replicator.workdir.pages import Badge, Picture
 

@@ -17,10 +17,10 @@ import keras
 from replicator.app import config
 from replicator.doctor.experiment import bound, configure
 from replicator.errors import UsageError
+from replicator.inputs.inputs import stream
 from replicator.step import context
 from replicator.step.context import Transfer
 from replicator.strategies import strategy
-from replicator.training.inputs import stream
 from replicator.training.observer import Training, run_until_prepared
 from replicator.training.training_function import TrainingFunction
 

@@ -9,7 +9,7 @@ import replicator
 from models.export import formats, loading, networks
 from models.gan.latents.distributions import normal_latents
 from replicator import UsageError
-from replicator.training.inputs import InputContext
+from replicator.inputs.inputs import InputContext
 from replicator.training.observer import Training
 from tests.programs.two_networks import Points, TwoNetworks
 

@@ -14,7 +14,7 @@ from models.vision.augmentation.random_view import Augmented
 from models.vision.files.image_folder import ImageFolder
 from models.vision.images.image_source import InMemoryImages
 from models.vision.preview import __main__ as preview
-from replicator.training.inputs import InputContext, batches
+from replicator.inputs.inputs import InputContext, batches
 
 
 def picture(seed, width=48, height=32):

@@ -144,7 +144,7 @@ def test_workers_that_would_train_by_themselves_are_refused():
     text = json.dumps(config(cluster))
     assert refusal(tf_config.check_used, "mirrored", {"TF_CONFIG": text}).startswith(
         "Replicator.strategy = 'mirrored': trains in one process, and TF_CONFIG has 2, each of ")
-  for strategy, text in (("multi_worker_mirrored", text), ("default", '{"cluster": {"worker": ["a:1"]}}'), ("default", "torn"),
-                         ("default", '{"cluster": 3}')):
-    tf_config.check_used(strategy, {"TF_CONFIG": text})
+  tf_config.check_used("multi_worker_mirrored", {"TF_CONFIG": text})
   tf_config.check_used("default", {})
+  for text in ('{"cluster": {"worker": ["a:1"]}}', '{"cluster": 3}', "torn"):
+    tf_config.check_used("default", {"TF_CONFIG": text})

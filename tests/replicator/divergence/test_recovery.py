@@ -15,7 +15,7 @@ from replicator.app import config
 from replicator.divergence.guard import Guard
 from replicator.divergence.recovery import Diverged, Recovery
 from replicator.errors import RunFailed
-from replicator.training.inputs import elements
+from replicator.inputs.inputs import elements
 from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
 from tests.programs.processes import launched

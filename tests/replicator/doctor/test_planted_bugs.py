@@ -67,7 +67,8 @@ def test_an_input_that_is_not_deterministic_is_blamed_before_the_step():
   rng = np.random.default_rng()  # As of a shuffle without a seed.
 
   def points(context):
-    examples = {"x": rng.normal(size=[8, 3]), "y": np.zeros([8, 1]), "name": [str(rng.random())] * 8}
+    examples = {"x": rng.normal(size=[8, 3]), "y": np.zeros([8, 1]),
+                "name": [str(rng.random())] * 8}
     return tf.data.Dataset.from_tensors(examples).repeat()
 
   row = next(examine(steps=1, main=lambda workdir: replicator.train(

@@ -16,7 +16,7 @@ from models.vision.images import decode
 from models.vision.images.decode import Original
 from models.vision.images.image_source import InMemoryImages, hold_out, read
 from replicator import InputContext
-from replicator.training.inputs import batches
+from replicator.inputs.inputs import batches
 from tests.programs.refusals import refusal
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)

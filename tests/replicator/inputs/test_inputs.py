@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from replicator import InputContext, split
 from replicator.errors import UsageError
-from replicator.training.inputs import batches, check, shuffled
+from replicator.inputs.inputs import batches, check
+from replicator.inputs.shuffle import shuffled
 from tests.programs.refusals import refusal
 
 

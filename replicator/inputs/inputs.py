@@ -23,14 +23,10 @@ import tensorflow as tf
 import tree
 
 from replicator.errors import UsageError
+from replicator.inputs.shuffle import shuffled
 from replicator.tracing import python_state
 
 Nest = Any
-
-# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It counts two too few
-# for these highest places, 2^16, 2^18, ..., and gives the last place the example of the first.
-_TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
-_SHUFFLE = 498247692  # What TensorFlow's shuffle has before the key of its cipher.
 
 # Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
 _READY = 2
@@ -172,7 +168,7 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
 
   def at(position: tf.Tensor) -> Nest:  # [] or [own]
     epoch, within = position // source.size, position % source.size
-    seed = tf.fill(position.shape, _int64(context.seed))
+    seed = tf.fill(position.shape, tf.constant(context.seed, tf.int64))
     key = tf.cast(tf.stack([seed, epoch], -1), tf.uint32)
     return variant(source, shuffled(within, key, source.size), tf.stack([seed, position], -1))
 
@@ -236,31 +232,6 @@ def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
   if hasattr(source, "augmented"):
     return source.augmented(index, seed)
   return source.load(index)
-
-
-def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
-  """The examples at some places of an epoch: a permutation of `[0, size)`, another for each key.
-
-  Args:
-    places: int64 [] or [n], in `[0, size)`.
-    key: uint32 [2], or [n, 2] with a key for each place.
-    size: the number of examples.
-  """
-  if size - 1 not in _TOO_FEW_BITS:
-    return _shuffled(places, key, size - 1)
-  # Shuffles one place more. Whoever draws the example that is too many takes that place's instead.
-  drawn, instead = (_shuffled(x, key, size) for x in (places, tf.fill(places.shape, _int64(size))))
-  return tf.where(drawn == size, instead, drawn)
-
-
-def _shuffled(places: tf.Tensor, key: tf.Tensor, highest: int) -> tf.Tensor:
-  """`tf.random.experimental.index_shuffle`, which fails for a key for each place."""
-  seed = tf.pad(key, [[0, 0]] * (key.shape.rank - 1) + [[1, 0]], constant_values=_SHUFFLE)
-  return tf.raw_ops.RandomIndexShuffle(index=places, seed=seed, max_index=_int64(highest), rounds=4)
-
-
-def _int64(number: int) -> tf.Tensor:
-  return tf.constant(number, tf.int64)
 
 
 def _check_batch_size(dataset: tf.data.Dataset, size: int, makes: str, what: str) -> None:
