@@ -74,10 +74,10 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
       before = reference.get((step - 1, kind, name), value)
       change = _norm(value - before) if before.shape == value.shape else 0.0
       floors[key] = largest[name] = max(largest.get(name, 0.0), change)
-    else:
+    elif kind != BATCH:
       largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
   return floors | {key: tolerance ** 0.5 * largest[_kin(key)] for key in floating
-                   if key[1] != VARIABLE}
+                   if key[1] in (LOSS, GRADIENT)}
 
 
 def _kin(key: Key) -> tuple:
@@ -128,8 +128,8 @@ class Case:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
     if self.first.key[1] == BATCH:
-      return ("the input: together, the parts of the processes are not the batch of one process; "
-              "take every context.num_input_pipelines-th example from "
+      return ("the input: the examples of a global batch depend on the number of replicas or of "
+              "processes; of the same examples, take every context.num_input_pipelines-th from "
               "context.input_pipeline_id on, as dataset.shard does, in batches of "
               "context.batch_size")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
@@ -182,7 +182,7 @@ class Case:
     causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
                "in another order; draw, or call the network, once for each batch"
                for draw, place in evidence.draws_for_joined_batches()]
-    causes += evidence.python_remarks
+    causes += evidence.constant_draws
     if evidence.draws:
       causes.append(f"{listed(evidence.draws)}: what an example draws depends on how the "
                     "batch is divided; draw with replicator.random or replicator.Dropout")

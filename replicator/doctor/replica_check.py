@@ -97,11 +97,7 @@ class ReplicaCheck:
     if first is None:
       return CheckResult(name, AGREES, detail)
     case = diagnosis.Case(reference, other, first, parts, microbatches, self.tolerance)
-    cause = case.cause() if first.key[0] == 0 or self._is_deterministic else (
-        "the input is not deterministic: two runs on one replica differ as well; give its shuffles "
-        "the seed context.seed" if first.key[1] == diagnosis.BATCH else
-        "the step is not deterministic: two runs on one replica differ as well; draw random "
-        "numbers with replicator.random, and weights with Keras initializers")
+    cause = case.cause() if first.key[0] == 0 else self._unsteady(first.key[1]) or case.cause()
     agreeing = diagnosis.agreeing(reference.quantities, other, self.tolerance)
     return CheckResult(name, DIFFERS, detail, (
         f"first: {case.place()}", f"likely cause: {cause}",
@@ -116,8 +112,19 @@ class ReplicaCheck:
     return CheckResult(name, FAILED, reason, tuple(
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 
+  def _unsteady(self, kind: str) -> str:
+    """The cause of a first difference in such quantities, if one replica differs from itself."""
+    if self._differs_again is None:
+      return ""
+    if kind != diagnosis.BATCH:
+      return ("the step is not deterministic: two runs on one replica differ as well; draw random "
+              "numbers with replicator.random, and weights with Keras initializers")
+    return "" if self._differs_again.key[1] != kind else (
+        "the input is not deterministic: two runs on one replica differ as well; give its shuffles "
+        "the seed context.seed")
+
   @functools.cached_property
-  def _is_deterministic(self) -> bool:
-    """Whether one replica agrees with itself; computed only when something differs."""
-    again = self._record(1).quantities
-    return diagnosis.compare(self.reference.quantities, again, self.tolerance)[1] is None
+  def _differs_again(self) -> diagnosis.Deviation | None:
+    """What differs first between two runs on one replica; computed only when something does."""
+    return diagnosis.compare(self.reference.quantities, self._record(1).quantities,
+                             self.tolerance)[1]

@@ -101,7 +101,7 @@ class _ReplicaRecorder:
     gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
     context.current().on_update = functools.partial(self._record_update, gradients, Counter())
     context.current().on_draw = self._evidence.look_at_draw
-    with python_state.noted_in(self._evidence.python_remarks, step):
+    with python_state.draws_noted_in(self._evidence.constant_draws, step):
       losses = checked_scalars(step(*batch))
     self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
     found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in losses.items()),

@@ -14,11 +14,12 @@ each the pipeline's part of a global batch, from step 0 on. A resumed run skips 
 takes time but is exact if the data set is deterministic.
 """
 
+import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import tensorflow as tf
 import tree
 
@@ -93,9 +94,13 @@ def check(inputs: Any) -> None:
   if isinstance(inputs, tf.data.Dataset):
     raise UsageError("train: the inputs are a tf.data.Dataset, which does not know its part of the "
                      "global batch; give a function, lambda context: "
-                     "dataset.batch(context.batch_size, drop_remainder=True).repeat()")
+                     "dataset.repeat().shard(context.num_input_pipelines, "
+                     "context.input_pipeline_id).batch(context.batch_size, drop_remainder=True)")
   if isinstance(inputs, ExampleSource):
-    if not isinstance(inputs.size, int | np.integer) or inputs.size < 1:
+    size = 0
+    with contextlib.suppress(TypeError):
+      size = operator.index(inputs.size)
+    if size < 1:
       raise UsageError(f"train: {name}.size = {inputs.size!r}: must be the number of examples, a "
                        "whole number of at least 1")
   elif inputs is not None and not callable(inputs):
@@ -180,33 +185,30 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
   def batch(step: tf.Tensor) -> Nest:
     return at(step * whole + context.input_pipeline_id * own + tf.range(own, dtype=tf.int64))
 
-  before = _generators_of(source)
   if is_batched(source):
-    batches = tf.data.Dataset.range(first_step, tf.int64.max).map(batch, _AT_ONCE)
-    _check_draws(source, before)
+    batches = _without_draws(source, lambda: tf.data.Dataset.range(
+        first_step, tf.int64.max).map(batch, _AT_ONCE))
     _check_batch_size(
         batches, own, f"{type(source).__name__}.batched = True, but it makes",
         f"the number of indices that it is called with, {own} here; remove the attribute if its "
         "methods take one index")
     return batches
-  examples = tf.data.Dataset.range(first_step * own, tf.int64.max).map(example, tf.data.AUTOTUNE)
-  _check_draws(source, before)
+  examples = _without_draws(source, lambda: tf.data.Dataset.range(
+      first_step * own, tf.int64.max).map(example, tf.data.AUTOTUNE))
   return examples.batch(own, drop_remainder=True)
 
 
-def _check_draws(source: ExampleSource, before: dict[str, bytes]) -> None:
-  """Raises a UsageError if generators of Python and NumPy have moved since `before`."""
-  if moved := python_state.changed(before, _generators_of(source)):
-    raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, "
-                     "once for all examples, since TensorFlow compiles it; write "
-                     "augmented(index, seed), and draw with tf.random.stateless_uniform(shape, "
-                     "seed) or the like")
-
-
-def _generators_of(source: ExampleSource) -> dict[str, bytes]:
-  held = getattr(source, "__dict__", {}).items()  # Without lists, which may be of all file names.
-  return python_state.generators_of({name: value for name, value in held
-                                     if not isinstance(value, list | tuple | dict)})
+def _without_draws(source: ExampleSource, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+  """Makes a data set; raises a UsageError if that draws from a generator of Python or NumPy."""
+  for _ in range(2):  # Another thread may draw; and layers that are made once draw their seeds.
+    before = python_state.generators_of(getattr(source, "__dict__", {}))
+    dataset = make()
+    after = python_state.generators_of(getattr(source, "__dict__", {}))
+    if not (moved := python_state.changed(before, after)):
+      return dataset
+  raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, once for "
+                   "all examples, since TensorFlow compiles it; write augmented(index, seed), and "
+                   "draw with tf.random.stateless_uniform(shape, seed) or the like")
 
 
 def is_batched(source: ExampleSource) -> bool:

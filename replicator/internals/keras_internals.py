@@ -31,7 +31,7 @@ class VariableScope(keras.StatelessScope):
   `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
   are the variables that were assigned in it, `read` those that it has no value for and that were
   read, and `losses` those that layers added. Whoever never calls `assign` says that it `drops` the
-  new values. Variables that are made in the context would hold no value: a UsageError is raised.
+  new values. Weights that are made in the context would hold no value: a UsageError is raised.
   """
 
   def __init__(self, values: dict[int, tf.Tensor], drops: bool = False):
@@ -41,9 +41,16 @@ class VariableScope(keras.StatelessScope):
     self.read: dict[int, keras.Variable] = {}
     self.drops = drops or drops_assignments()
 
+  def __enter__(self) -> "VariableScope":
+    super().__enter__()
+    self._known = list(_without_value())
+    return self
+
   def __exit__(self, *error: Any) -> None:
     super().__exit__(*error)
-    if self.original_scope is None and (made := _made_without_value()) and error[0] is None:
+    # Others, such as those of a metric, live in the context alone.
+    made = [v for v in _without_value() if v.trainable and all(v is not k for k in self._known)]
+    if made and error[0] is None:
       raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
                        "averaged_weights, recompute_grad or the like, and would hold no value; "
                        "build its network before, in the constructor of the step: begin it with "
@@ -87,11 +94,9 @@ def values_of_scope() -> dict[int, tf.Tensor]:
   return dict(scope.state_mapping) if scope else {}
 
 
-def _made_without_value() -> list[keras.Variable]:
-  """The variables that were made in scopes since the last call."""
-  made = global_state.get_global_attribute("uninitialized_variables") or []
-  global_state.set_global_attribute("uninitialized_variables", [])
-  return made
+def _without_value() -> list[keras.Variable]:
+  """The variables that were made in scopes, and hold no value yet."""
+  return global_state.get_global_attribute("uninitialized_variables") or []
 
 
 def is_recomputed(layer: keras.layers.Layer) -> bool:

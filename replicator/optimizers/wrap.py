@@ -6,7 +6,7 @@ import gin
 import keras
 
 from replicator.errors import UsageError, at_least_one
-from replicator.internals.keras_internals import unsupported_update
+from replicator.internals.keras_internals import layers_in, unsupported_update
 from replicator.optimizers.moving_averages import MovingAverages
 from replicator.optimizers.optimizer import Optimizer
 from replicator.optimizers.schedules import Number
@@ -137,7 +137,9 @@ def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str
   if isinstance(network, list | tuple):
     return [variable for i, part in enumerate(network)
             for variable in _variables_of(part, f"{path}[{i}]")]
-  if isinstance(network, keras.layers.Layer) and not (network.built or network.variables):
+  if isinstance(network, keras.layers.Layer) and not network.variables and any(
+      not layer.built and type(layer).build is not keras.layers.Layer.build
+      for layer in layers_in(network)):
     raise UsageError(f"wrap_optimizers: {path}, the network '{network.name}', has no variables "
                      "yet, which would not train; begin it with keras.Input(shape), or call its "
                      "build")

@@ -3,44 +3,57 @@
 import contextlib
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from replicator.step.variables import held_by
 
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
 
 @contextlib.contextmanager
-def noted_in(found: list[str], step: Callable) -> Iterator[None]:
-  """Adds to `found` a line on each generator or number that the body, which traces a step, changes.
+def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
+  """Adds to `found` a line on each generator of which the body draws, where it traces a step.
 
-  The generators are the global ones of NumPy and Python, of which other threads may draw too, and
-  those that the step holds; the numbers are its attributes.
+  They are the global ones of NumPy and Python, of which other threads may draw too, and those that
+  the step holds.
   """
-  generators, numbers = generators_of(step), _numbers(step)
+  before = generators_of(dict(held_by(step, _GENERATORS)))
   yield
-  lines = [*(f"{name} was called while the step was traced: its numbers are constants; draw with "
-             "replicator.random" for name in changed(generators, generators_of(step))),
-           *(f"the attribute '{path}' was changed while the step was traced, which is done once, "
-             "not at every step; keep it in a tf.Variable"
-             for path in changed(numbers, _numbers(step)))]
+  after = generators_of(dict(held_by(step, _GENERATORS)))
+  lines = [f"{name} was called while the step was traced: its numbers are constants; draw with "
+           "replicator.random" for name in changed(before, after)]
   found += [line for line in lines if line not in found]
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+@contextlib.contextmanager
+def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
+  """Adds to `found` a line on each attribute that is a number, which the body changes."""
+  before = dict(_numbers(step))
+  yield
+  after = dict(_numbers(step))
+  lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while the step "
+           "was traced, which is done once, not at every step; if it counts steps, keep it in a "
+           "tf.Variable" for path in changed(before, after)]
+  found += [line for line in lines if line not in found]
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
   """The keys of what is there before and after, and is not the same."""
   return [key for key, value in after.items()
           if key in before and value is not before[key] and value != before[key]]
 
 
-def generators_of(holder: Any) -> dict[str, bytes]:
-  """The states of the global generators, and of those that an object holds, by name."""
-  held = held_by(holder, (np.random.Generator, np.random.RandomState, random.Random))
+def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:
+  """The states of the global generators, and of those among some attributes, by name."""
   states = {"np.random": np.random.get_state(), "Python's random": random.getstate(),
-            **{f"the generator '{path}'": generator for path, generator in held}}
+            **{f"the generator '{path}'": value for path, value in attributes.items()
+               if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)}}
   return {name: pickle.dumps(state) for name, state in states.items()}
 
 
-def _numbers(step: Callable) -> dict[str, float]:
-  return {path: value for path, value in held_by(step, (int, float)) if not isinstance(value, bool)}
+def _numbers(step: Callable) -> Iterator[tuple[str, float]]:
+  return ((path, value) for path, value in held_by(step, (int, float))
+          if not isinstance(value, bool))

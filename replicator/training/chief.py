@@ -40,19 +40,26 @@ class Evaluation:
       raise UsageError(f"Evaluation: the scalars are a {type(self.scalars).__name__}; write a dict "
                        "of numbers, such as {'score': 0.5}")
     for name, value in self.scalars.items():
-      if not (isinstance(name, str) and np.ndim(value) == 0 and np.asarray(value).dtype.kind in
-              "biuf"):
+      if not (isinstance(name, str) and _is_number(value)):
         raise UsageError(f"Evaluation: the scalar {name!r} is {_form_of(value)}; write a name and "
                          "one number, such as 'score': float(tf.reduce_mean(scores))")
-    if self.picture is not None and (np.shape(self.picture)[2:] != (3,)
-                                     or np.asarray(self.picture).dtype != np.uint8):
-      raise UsageError(f"Evaluation: the picture is {_form_of(self.picture)}; write uint8 [h, w, "
-                       "3], of values from 0 to 255")
+    if self.picture is not None:
+      self.picture = np.asarray(self.picture)
+      if self.picture.shape[2:] != (3,) or self.picture.dtype != np.uint8:
+        raise UsageError(f"Evaluation: the picture is {_form_of(self.picture)}; write uint8 "
+                         "[h, w, 3], of values from 0 to 255")
+
+
+def _is_number(value: Any) -> bool:
+  with contextlib.suppress(TypeError, ValueError):
+    return not isinstance(value, str | bytes) and np.ndim(value) == 0 and bool([float(value)])
+  return False
 
 
 def _form_of(value: Any) -> str:
-  array = np.asarray(value)
-  return f"{array.dtype.name} {list(array.shape)}"
+  if hasattr(value, "dtype") and hasattr(value, "shape"):
+    return f"{value.dtype.name} {list(value.shape)}"
+  return f"a {type(value).__name__}"
 
 
 class Chief:
@@ -72,6 +79,7 @@ class Chief:
     self._trackers = Followers(trackers, workdir, covered, self.note)
     self.log, self.sync = self._record.metrics, self._record.sync
     self.settle = self._trackers.settle
+    self._has_begun = False  # Whether a first call was made, and is not refused.
 
   def __enter__(self) -> "Chief":
     self._progress.__enter__()
@@ -112,7 +120,8 @@ class Chief:
     self.note(why)
 
   def write_config(self, evaluated: bool) -> None:
-    """Writes the operative configuration; see `operative.after_first_step`."""
+    """Writes the operative configuration after the first call; see `operative.after_first_step`."""
+    self._has_begun = True
     for line in self._record.config(evaluated):
       self.note(line)
     self._trackers.begin()
@@ -132,7 +141,7 @@ class Chief:
       self.note(f"done: {self._record.workdir / 'report.html'}")
     elif isinstance(error, Preempted):
       self.report("interrupted")
-    elif isinstance(error, Exception) and not isinstance(error, UsageError):  # It has begun.
+    elif isinstance(error, Exception) and (self._has_begun or not isinstance(error, UsageError)):
       self.report(f"failed: {line_of(error)}")
     self.end_trackers(error)
 

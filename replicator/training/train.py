@@ -104,7 +104,6 @@ def train(make_step: Callable[[], Callable],
   _check_settings(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
                   eval_every=eval_every, checkpoint_every=checkpoint_every,
                   global_batch_size=global_batch_size, seed=seed, patience=patience)
-  inputs_lib.check(inputs)
   _check_called("evaluate", evaluate, "step")
   _check_called("before_call", before_call, "step", "number")
   profiled = _calls_of(profile, steps, steps_per_call)
@@ -112,7 +111,9 @@ def train(make_step: Callable[[], Callable],
   if deterministic:  # Must precede every computation.
     tf.config.experimental.enable_op_determinism()
   replicator = Replicator()
-  tf_config.check_used(replicator.name, os.environ)
+  inputs_lib.check(inputs)  # After the Replicator: a source may ask TensorFlow for its size.
+  if not step_context.run.is_loading:
+    tf_config.check_used(replicator.name, os.environ)
   with replicator.lost_workers_named():
     agreement.check(replicator.worker_id, replicator.num_pipelines, inputs_lib.num_examples(inputs))
   guard = Guard()
@@ -177,7 +178,7 @@ def _misfit(function: Callable, arguments: int) -> TypeError | None:
   """Why a function cannot be called with so many arguments; None if it can, or does not say."""
   with contextlib.suppress(ValueError):
     try:
-      inspect.signature(function).bind(*[None] * arguments)
+      inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
     except TypeError as error:
       return error
   return None

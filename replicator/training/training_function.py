@@ -127,7 +127,8 @@ class TrainingFunction:
     remarks: list[str] = []
     # TensorFlow does not find the lines of a lambda for its errors.
     def steps(*arguments) -> tf.Tensor:
-      with python_state.noted_in(remarks, self._step_fn):
+      with (python_state.sums_noted_in(remarks, self._step_fn),
+            python_state.draws_noted_in(remarks, self._step_fn)):
         return self._steps(scalars, *arguments)
 
     compiled = _Compiled(self._replicator.compile(steps), scalars, remarks, self._optimizers,

@@ -109,6 +109,11 @@ def test_bindings_override_those_of_the_run(copied, tmp_path):
   assert replicator.load(copied, bindings=["counting.needs = ''"]).count[0] == 4
 
 
+def test_a_worker_of_a_cluster_loads_it_by_itself(run, monkeypatch):
+  monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+  assert replicator.load(run).count[0] == 4
+
+
 def test_its_trackers_are_not_made(copied):
   text = (copied / "config.gin").read_text()
   assert "train.trackers = ()" in text

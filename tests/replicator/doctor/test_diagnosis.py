@@ -93,7 +93,10 @@ def test_examples_that_differ_are_blamed_before_what_the_step_does_with_them():
   seen = inspection.Evidence(lambda: None)
   seen.draws.append("a Keras Dropout layer at my_step.py:3")
   assert cause(one, quantities("batch", x=2.0) | quantities("loss", a=1.0), seen, 4).startswith(
-      "the input: together, the parts of the processes are not the batch of one process; take")
+      "the input: the examples of a global batch depend on the number of replicas or of processes;")
+  # A large column hides no other.
+  one = quantities("batch", id=1e18, x=1.0)
+  assert diagnosis.compare(one, one | quantities("batch", x=1.0001), 1e-9)[1].key[2] == "x"
 
 
 def test_clipping_is_blamed_for_gradients_only():

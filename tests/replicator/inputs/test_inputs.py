@@ -3,6 +3,7 @@
 import os
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -261,6 +262,12 @@ def test_a_source_that_draws_a_constant_is_refused(source):
   assert "draws from the generator 'rng', once" in refusal(batches, drawing, InputContext(2))
 
 
+def test_a_source_that_builds_a_network_at_its_first_example_is_taken():
+  source, layer = Drawing(4), keras.layers.Dense(1)
+  source.noise = lambda: layer(tf.ones([1, 1]))[0, 0]
+  batches(source, InputContext(2))
+
+
 @pytest.mark.parametrize("inputs, message", [
     (Numbers, "train: the inputs are the class Numbers; give an instance: Numbers()"),
     (tf.data.Dataset.range(4), "train: the inputs are a tf.data.Dataset, which does not know"),
@@ -273,5 +280,5 @@ def test_what_cannot_be_inputs_is_refused(inputs, message):
 
 
 def test_inputs_of_all_kinds_are_taken():
-  for inputs in (None, Numbers(3), Numbers(np.int64(3)), lambda context: None):
+  for inputs in (None, Numbers(3), Numbers(np.array(3)), Numbers(tf.constant(3)), lambda _: None):
     check(inputs)

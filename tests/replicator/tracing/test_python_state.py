@@ -50,15 +50,15 @@ def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tm
   assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
       *(f"warning: {name} was called while the step was traced: its numbers are constants; draw "
         "with replicator.random" for name in [*draws, "the generator 'rng'"]),
-      "warning: the attribute 'calls' was changed while the step was traced, which is done once, "
-      "not at every step; keep it in a tf.Variable",
+      "warning: the attribute 'calls' changed from 0 to 1 while the step was traced, which is done "
+      "once, not at every step; if it counts steps, keep it in a tf.Variable",
       "warning: the step does not apply its optimizer 'optimizers/1', so the 2 variables that it "
       "owns do not train; call its minimize or apply, or leave it out"]
 
 
 def test_what_a_step_does_not_draw_from_is_not_named():
   found: list[str] = []
-  with python_state.noted_in(found, Drawing()):
+  with python_state.draws_noted_in(found, Drawing()):
     keras.random.normal([2], seed=1)
     np.random.default_rng(3).normal()
   assert found == []
@@ -69,7 +69,7 @@ def test_what_a_step_does_not_draw_from_is_not_named():
 def test_generators_of_each_kind_that_a_step_holds_are_named(generator):
   step, found = tf.Module(), []
   step.noise = generator
-  with python_state.noted_in(found, step):
+  with python_state.draws_noted_in(found, step):
     generator.random()
   line, = found
   assert line.startswith("the generator 'noise' was called while the step was traced")

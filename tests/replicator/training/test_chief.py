@@ -3,6 +3,7 @@
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from replicator import Evaluation
 from replicator.errors import Preempted, RunFailed
@@ -100,13 +101,38 @@ def test_a_run_that_failed_is_tracked_to_its_end_and_resumes_in_another_record(t
 @pytest.mark.parametrize("make, message", [
     (lambda: Evaluation([0.5]), "Evaluation: the scalars are a list; write a dict of numbers"),
     (lambda: Evaluation({"score": np.zeros([2])}), "the scalar 'score' is float64 [2]; write a n"),
-    (lambda: Evaluation({"score": "high"}), "the scalar 'score' is str128 []; write a name"),
-    (lambda: Evaluation({1: 0.5}), "the scalar 1 is float64 []; write a name and one number"),
+    (lambda: Evaluation({"score": "0.5"}), "the scalar 'score' is a str; write a name and one num"),
+    (lambda: Evaluation({"score": None}), "the scalar 'score' is a NoneType; write a name and one"),
+    (lambda: Evaluation({"score": [0.5, [1]]}), "the scalar 'score' is a list; write a name and"),
+    (lambda: Evaluation({1: 0.5}), "the scalar 1 is a float; write a name and one number"),
     (lambda: Evaluation({}, np.zeros([2, 2, 3])), "the picture is float64 [2, 2, 3]; write uint8"),
     (lambda: Evaluation({}, np.zeros([2, 2], np.uint8)), "the picture is uint8 [2, 2]; write uint"),
 ])
 def test_an_evaluation_of_another_form_is_refused(make, message):
   assert refusal(make).startswith("Evaluation: ") and message in refusal(make)
+
+
+def test_numbers_and_pictures_of_tensorflow_are_taken():
+  number = tf.constant(0.5, tf.bfloat16)
+  found = Evaluation({"score": number, "count": np.int64(3)}, tf.zeros([2, 2, 3], tf.uint8))
+  assert float(found.scalars["score"]) == 0.5 and isinstance(found.picture, np.ndarray)
+
+
+def test_a_run_that_an_evaluation_ends_says_so(tmp_path):
+  outcomes = iter([{"score": 0.5}, {"score": None}])
+  said = refusal(runs.train, tmp_path, "train.steps = 4", "train.eval_every = 2", step=Counter,
+                 evaluate=lambda step: Evaluation(next(outcomes)))
+  assert f"failed: {said.partition(' ')[0]}" in (tmp_path / "report.html").read_text()
+
+
+def test_functions_that_take_more_by_another_way_are_called(tmp_path):
+  @gin.configurable(module="tests")
+  def evaluates(step, number):
+    return Evaluation({"number": number})
+
+  runs.train(tmp_path, "train.steps = 1", "train.eval_every = 1", "evaluates.number = 3",
+             step=Counter, evaluate=evaluates)
+  assert timed_rows(tmp_path)[-1]["eval/number"] == 3
 
 
 @pytest.mark.parametrize("functions, message", [
