@@ -39,7 +39,7 @@ class Evidence:
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
     self.stateful_draws: list[str] = []  # Draws with a state in no checkpoint.
-    self.constant_draws: list[str] = []  # Of generators of Python and NumPy, in words.
+    self.constant_draws: list[str] = []  # From generators of Python and NumPy.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.

@@ -125,6 +125,6 @@ class ReplicaCheck:
 
   @functools.cached_property
   def _differs_again(self) -> diagnosis.Deviation | None:
-    """What differs first between two runs on one replica; computed only when something does."""
+    """The first difference between two runs on one replica; computed only if something differs."""
     return diagnosis.compare(self.reference.quantities, self._record(1).quantities,
                              self.tolerance)[1]
