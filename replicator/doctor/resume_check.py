@@ -29,14 +29,28 @@ Trajectory = Mapping[int, Mapping[tuple[str, str], Any]]
 """The values of a run by step, kind and name: logged scalars, then saved variables."""
 
 
-def read(workdir: pathlib.Path, steps: Sequence[int]) -> Trajectory:
-  """Reads steps that a run logged and saved."""
-  rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-  scalars = {row["step"]: {(SCALAR, name): value for name, value in row.items()
-                           if name not in ("step", *TIMES)} for row in rows}
-  return {step: scalars.get(step, {}) | {
-      (VARIABLE, path): value
-      for path, value in checkpoint.read(workdir / "checkpoints", step).items()} for step in steps}
+class Run(Mapping[int, Mapping[tuple[str, str], Any]]):
+  """The trajectory of a run that logged and saved some steps.
+
+  A step is read when it is asked for, since the replay of an agent may be of gigabytes.
+  """
+
+  def __init__(self, workdir: pathlib.Path, steps: Sequence[int]):
+    rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    self._workdir, self._rows = workdir, {step: {} for step in steps} | {
+        row["step"]: row for row in rows if row["step"] in steps}
+
+  def __getitem__(self, step: int) -> Mapping[tuple[str, str], Any]:
+    saved = checkpoint.read(self._workdir / "checkpoints", step)
+    return {**{(SCALAR, name): value for name, value in self._rows[step].items()
+               if name not in ("step", *TIMES)},
+            **{(VARIABLE, path): value for path, value in saved.items()}}
+
+  def __iter__(self) -> Iterator[int]:
+    return iter(self._rows)
+
+  def __len__(self) -> int:
+    return len(self._rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +182,9 @@ class ResumeCheck:
         yield CheckResult("training", FAILED, str(error))
         return
       every = range(1, self._steps + 1)
-      one, other = read(folder / "unbroken", every), read(folder / "resumed", every)
-    first = first_mismatch(one, other)
+      one = Run(folder / "unbroken", every)
+      first = first_mismatch(one, Run(folder / "resumed", every))
+      kinds = [kind for kind, _ in one[self._steps]]
     for check, steps in (("in a new process", every[:self._saved]),
                          ("after the resume", every[self._saved:])):
       where = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
@@ -182,7 +197,6 @@ class ResumeCheck:
             f"first: {first.kind} '{first.name}'{f' ({label})' if label else ''} at step "
             f"{first.step}: {first.words}", f"likely cause: {cause}"))
         return
-      kinds = [kind for kind, _ in one[steps[-1]]]
       yield CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
                         f"{kinds.count(SCALAR)} scalars of each, bit for bit")
 
