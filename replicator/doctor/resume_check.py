@@ -29,7 +29,7 @@ Trajectory = Mapping[int, Mapping[tuple[str, str], Any]]
 """The values of a run by step, kind and name: logged scalars, then saved variables."""
 
 
-class Run(Mapping[int, Mapping[tuple[str, str], Any]]):
+class SavedSteps(Mapping[int, Mapping[tuple[str, str], Any]]):
   """The trajectory of a run that logged and saved some steps.
 
   A step is read when it is asked for, since the replay of an agent may be of gigabytes.
@@ -182,8 +182,8 @@ class ResumeCheck:
         yield CheckResult("training", FAILED, str(error))
         return
       every = range(1, self._steps + 1)
-      one = Run(folder / "unbroken", every)
-      first = first_mismatch(one, Run(folder / "resumed", every))
+      one = SavedSteps(folder / "unbroken", every)
+      first = first_mismatch(one, SavedSteps(folder / "resumed", every))
       kinds = [kind for kind, _ in one[self._steps]]
     for check, steps in (("in a new process", every[:self._saved]),
                          ("after the resume", every[self._saved:])):
