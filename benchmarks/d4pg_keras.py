@@ -3,15 +3,13 @@
 It uses `keras.Sequential`, Keras Adam and one `tf.function`, and nothing of this project.
 """
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
 
 from benchmarks import d4pg_problem as problem
-from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch, Rows
+from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
 
 
 class Learner:
@@ -64,11 +62,6 @@ class Learner:
     policy_optimizer.apply(policy_gradients, self.policy.trainable_variables)
     critic_optimizer.apply(critic_gradients, self.critic.trainable_variables)
     return loss
-
-
-def make_steps(rows: Rows) -> Callable[[], float]:
-  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
-  return problem.with_numpy_replay(Learner().update, rows)
 
 
 def _layer_norm_mlp(sizes: tuple[int, ...]) -> list[layers.Layer]:

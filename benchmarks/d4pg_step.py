@@ -63,9 +63,13 @@ def contender() -> types.ModuleType:
 
 def take_turns() -> None:
   """Runs in a contender's process: takes turns on request."""
-  options = ({"replicas": FLAGS.replicas, "jit_compile": FLAGS.contender == "ours"}
-             if _MODULES[FLAGS.contender] == "d4pg_ours" else {})
-  steps = contender().make_steps(problem.rows(), **options)
+  module, rows = contender(), problem.rows()
+  if FLAGS.contender in ("keras", "pytorch"):
+    steps = problem.with_numpy_replay(module.Learner().update, rows)
+  else:
+    options = ({"replicas": FLAGS.replicas, "jit_compile": FLAGS.contender == "ours"}
+               if _MODULES[FLAGS.contender] == "d4pg_ours" else {})
+    steps = module.make_steps(rows, **options)
   turns.take(steps, FLAGS.steps // problem.STEPS_PER_CALL)
 
 

@@ -1,14 +1,12 @@
 """The learner of `benchmarks.d4pg_step` in PyTorch: compiled losses, fused Adam, NumPy replay."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from benchmarks import d4pg_problem as problem
-from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch, Rows
+from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
 
 
 class Learner:
@@ -85,11 +83,6 @@ class _ClippedGradient(torch.autograd.Function):
   def backward(context, gradient):
     norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
     return gradient * (1.0 / BATCH_SIZE / norm.clamp(min=1.0 / BATCH_SIZE))
-
-
-def make_steps(rows: Rows) -> Callable[[], float]:
-  """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
-  return problem.with_numpy_replay(Learner().update, rows)
 
 
 def _layer_norm_mlp(inputs: int, sizes: tuple[int, ...]) -> list[nn.Module]:

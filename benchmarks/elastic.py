@@ -9,7 +9,6 @@ or one that is away comes back. The losses are compared with those of the unbrok
 process.
 """
 
-import json
 import pathlib
 import random
 import statistics
@@ -21,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
+
+from replicator.workdir.reader import read
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("events", 20, "How many kills, departures and returns.", lower_bound=1)
@@ -42,13 +43,6 @@ def command(workdir: pathlib.Path, strategy: str) -> list[str]:
   settings = [*SETTINGS, f"train.steps = {steps}", f"Replicator.strategy = '{strategy}'"]
   return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
           f"--workdir={workdir}", *(f"--gin_param={each}" for each in settings)]
-
-
-def rows(workdir: pathlib.Path) -> list[dict]:
-  """The log so far."""
-  file = workdir / "metrics.jsonl"
-  text = file.read_text() if file.exists() else ""
-  return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Machines:
@@ -104,26 +98,27 @@ def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
   words = [sys.executable, "-m", "replicator.launch", f"--hosts={','.join(HOSTS)}",
            f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
            "--", *command(workdir, "multi_worker_mirrored")]
+  workdir.mkdir()
   begun, events = time.monotonic(), list[Event]()
   with (folder / "output").open("w") as output, subprocess.Popen(
       words, stdout=output, stderr=subprocess.STDOUT) as process:
     while process.poll() is None:
       time.sleep(0.05)
-      if len(events) == FLAGS.events or len(rows(workdir)) < STEPS_BETWEEN:
+      if len(events) == FLAGS.events or len(read(workdir).rows) < STEPS_BETWEEN:
         continue
-      kind, at, size = next_event(machines, chosen), time.monotonic(), len(rows(workdir))
+      kind, at, size = next_event(machines, chosen), time.monotonic(), len(read(workdir).rows)
       starts = output_lines(folder, "resumed at step")
       most = size
       while output_lines(folder, "resumed at step") == starts and process.poll() is None:
-        most = max(most, len(rows(workdir)))
+        most = max(most, len(read(workdir).rows))
         time.sleep(0.05)
-      resumed = len(rows(workdir))
-      while len(rows(workdir)) <= resumed and process.poll() is None:
+      resumed = len(read(workdir).rows)
+      while len(read(workdir).rows) <= resumed and process.poll() is None:
         time.sleep(0.05)
       events.append(Event(kind, time.monotonic() - at, most - resumed))
       print(f"event {len(events)}: {kind} at step {size}, {len(HOSTS) - len(machines.away)} "
             f"machines, next step after {events[-1].seconds:.1f} s", flush=True)
-      while len(rows(workdir)) < min(resumed + STEPS_BETWEEN, size + 100) and (
+      while len(read(workdir).rows) < min(resumed + STEPS_BETWEEN, size + 100) and (
           process.poll() is None):
         time.sleep(0.05)
   if process.returncode:
@@ -144,7 +139,7 @@ def main(argv: list[str]) -> None:
     begun = time.monotonic()
     subprocess.run(command(folder / "unbroken", "one_device"), check=True, capture_output=True)
     unbroken = time.monotonic() - begun
-    found, wanted = rows(folder / "elastic"), rows(folder / "unbroken")
+    found, wanted = read(folder / "elastic").rows, read(folder / "unbroken").rows
     assert [row["step"] for row in found] == [row["step"] for row in wanted]
     difference = max(abs(row[key] - other[key]) / max(abs(other[key]), 1e-12)
                      for row, other in zip(found, wanted, strict=True)

@@ -27,6 +27,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import app
+from scipy.special import softmax
 
 import replicator
 from models.vision.self_supervision import losses
@@ -159,12 +160,6 @@ def before_unit(x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
       x, axis=1, keepdims=True)
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-  """Probabilities of rows."""
-  powers = np.exp(x - x.max(1, keepdims=True))
-  return powers / powers.sum(1, keepdims=True)
-
-
 def simclr(views: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
   """arXiv:2002.05709, equation 1: the loss and its gradient by the views."""
   del targets
@@ -172,7 +167,7 @@ def simclr(views: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
   x = np.concatenate(views)
   scores = unit(x) @ unit(x).T / 0.5
   np.fill_diagonal(scores, -np.inf)
-  found = softmax(scores)
+  found = softmax(scores, axis=1)
   wanted = np.roll(np.eye(count), SIZE, axis=1)
   by_scores = (found - wanted) / count
   by_unit = (by_scores + by_scores.T) @ unit(x) / 0.5
@@ -225,8 +220,8 @@ def dino(views: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
   center = 0.1 * targets.mean((0, 1))
   loss, gradients = 0.0, []
   for view, target in zip(views, reversed(targets), strict=True):
-    wanted = softmax((target - center) / 0.04)
-    found = softmax(view / 0.1)
+    wanted = softmax((target - center) / 0.04, axis=1)
+    found = softmax(view / 0.1, axis=1)
     loss -= (wanted * np.log(found)).sum(1).mean() / 2
     gradients.append((found - wanted) / 0.1 / (2 * SIZE))
   return float(loss), np.stack(gradients)

@@ -37,7 +37,9 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), trim_blocks=True,
       lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined,
       finalize=_recorded)
-  environment.filters.update(number=format_number, cell=_cell)
+  environment.filters.update(
+      number=format_number,
+      cell=lambda value: str(_recorded(value)).replace("|", "\\|"))  # In a table of Markdown.
   networks = list({file.network.name: file.network for file in files}.values())
   evaluations = [row for row in run.rows if row["step"] <= step
                  and any(name.startswith("eval/") for name in row)]
@@ -50,8 +52,3 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
 def _recorded(value: Any) -> Any:
   is_missing = value is None or isinstance(value, jinja2.Undefined)
   return "not recorded" if is_missing else value
-
-
-def _cell(value: Any) -> str:
-  """A text in a table of Markdown."""
-  return str(_recorded(value)).replace("|", "\\|")

@@ -35,7 +35,8 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
       # The values that the user set: name, value and place, the command line first.
       settings=sorted(run.facts.get("settings") or [], key=lambda row: not row[2].startswith("--")),
       config=run.config, command=str(run.facts.get("command", "")),
-      facts=_facts(run))
+      facts={name.replace("_", " "): _text(value) for name, value in run.facts.items()
+             if name not in _ELSEWHERE and value not in (None, "", [], {})})
   path = run.folder / "report.html"
   atomic.write_whole(path, page)
   return path
@@ -70,11 +71,6 @@ def _metrics(run: Run) -> dict[str, list[float]]:
     rows[name] = [values[-1], values[0],
                   min(finite, default=math.nan), max(finite, default=math.nan)]
   return rows
-
-
-def _facts(run: Run) -> dict[str, str]:
-  return {name.replace("_", " "): _text(value) for name, value in run.facts.items()
-          if name not in _ELSEWHERE and value not in (None, "", [], {})}
 
 
 def _text(value: object) -> str:

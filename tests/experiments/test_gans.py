@@ -154,11 +154,6 @@ def test_an_image_is_reconstructed_from_its_code():
     without.reconstruct(images, labels)
 
 
-def test_a_classification_without_a_classifier_is_refused_in_one_line():
-  with pytest.raises(replicator.UsageError, match="classification: the discriminator gives scores"):
-    step_of(line_gan(GAN, generator_classification=0.1))
-
-
 @pytest.mark.parametrize("latents", [normal_latents, truncated_normal_latents])
 def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents):
   with pytest.raises(replicator.UsageError, match=(

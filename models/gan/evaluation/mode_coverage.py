@@ -5,22 +5,13 @@ from collections.abc import Callable
 
 import gin
 import numpy as np
+from scipy.special import rel_entr
 
 from models.gan.evaluation.sample_quality import label_accuracies
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import ImageSource, to_uint8
 from replicator import UsageError
-
-
-def reverse_kl(counts: np.ndarray) -> float:
-  """KL(samples || uniform) in nats, from the number of samples of each of k modes: [k] -> float.
-
-  `sum p log(k p)` with the shares p of the samples. It is 0 for equal counts and log k for a single
-  mode. N independent samples of a perfect generator have (k - 1) / 2N on average, for large N.
-  """
-  shares = counts[counts > 0] / counts.sum()
-  return float(np.sum(shares * np.log(len(counts) * shares)))
 
 
 @gin.configurable(denylist=["source", "folder"])
@@ -67,7 +58,10 @@ class ModeCoverage:
 
     Returns:
       modes_covered: how many modes at least one image shows; 0 when an image is not finite.
-      mode_divergence: `reverse_kl` of the modes; NaN when an image is not finite.
+      mode_divergence: KL(samples || uniform) in nats, `sum p log(k p)` with the shares p of the
+        samples in the k modes; NaN when an image is not finite. It is 0 for equal counts and log k
+        for a single mode. N independent samples of a perfect generator have (k - 1) / 2N on
+        average, for large N.
       classifier_accuracy: the classifier's accuracy on held-out digits.
       label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
     """
@@ -76,7 +70,8 @@ class ModeCoverage:
     if np.isfinite(np.asarray(images, np.float64)).all():
       found = self.modes(to_uint8(images).numpy())
       counts = np.bincount(found, minlength=self._num_modes)
-      covered, divergence = float(np.count_nonzero(counts)), reverse_kl(counts)
+      covered = float(np.count_nonzero(counts))
+      divergence = float(rel_entr(counts / counts.sum(), 1 / len(counts)).sum())
     return {"modes_covered": covered, "mode_divergence": divergence,
             "classifier_accuracy": self._classifier.accuracy,
             **(label_accuracies(found, num_classes) if num_classes else {})}

@@ -47,6 +47,20 @@ class Residual(SameShape):
     return inputs + call_chain(self.trunk, inputs)
 
 
+def linear(inputs: int, outputs: int, initializer: keras.initializers.Initializer,
+           dtype: str | None = None) -> keras.layers.Dense:
+  """A linear layer without bias, `[n, inputs] -> [n, outputs]`, whose kernel exists already."""
+  layer = keras.layers.Dense(outputs, use_bias=False, kernel_initializer=initializer, dtype=dtype)
+  layer.build((None, inputs))
+  return layer
+
+
+def small_normal() -> keras.initializers.Initializer:
+  """Normal numbers with standard deviation 0.02."""
+  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
+  return keras.initializers.RandomNormal(stddev=0.02)
+
+
 def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
                     resolution: int) -> _Architecture:
   """The architecture for a resolution, of those that a paper describes.

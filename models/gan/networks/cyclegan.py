@@ -8,7 +8,14 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import Residual, SameShape, build_chain, call_chain, check_images
+from models.gan.networks.building import (
+  Residual,
+  SameShape,
+  build_chain,
+  call_chain,
+  check_images,
+  small_normal,
+)
 from replicator import UsageError
 from replicator.errors import at_least_one
 
@@ -144,14 +151,9 @@ def _normalized(convolution: keras.layers.Layer, activation: keras.layers.Layer 
 def _conv(filters: int, size: int, strides: int = 1, padding: str = "same", use_bias: bool = False
           ) -> keras.layers.Conv2D:
   return keras.layers.Conv2D(filters, size, strides, padding, use_bias=use_bias,
-                             kernel_initializer=_initializer())
+                             kernel_initializer=small_normal())
 
 
 def _up(filters: int) -> keras.layers.Conv2DTranspose:
   return keras.layers.Conv2DTranspose(filters, 3, 2, "same", use_bias=False,
-                                      kernel_initializer=_initializer())
-
-
-def _initializer() -> keras.initializers.Initializer:
-  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
-  return keras.initializers.RandomNormal(stddev=0.02)
+                                      kernel_initializer=small_normal())

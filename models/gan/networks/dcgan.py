@@ -13,7 +13,14 @@ import gin
 import keras
 import tensorflow as tf
 
-from models.gan.networks.building import architecture_of, build_chain, call_chain, class_weights
+from models.gan.networks.building import (
+  architecture_of,
+  build_chain,
+  call_chain,
+  class_weights,
+  linear,
+  small_normal,
+)
 from models.gan.networks.discriminator import Discriminator
 from replicator import GlobalBatchNorm
 from replicator.errors import at_least_one
@@ -47,7 +54,7 @@ class DCGANGenerator(keras.Model):
     first, *others = _channels("DCGANGenerator", resolution, width)
     self.num_classes = num_classes
     self.base = (4, 4, first)
-    self.linear = _linear(latent_dim + num_classes, 4 * 4 * first)
+    self.linear = linear(latent_dim + num_classes, 4 * 4 * first, small_normal())
     self.trunk: list[keras.layers.Layer] = [GlobalBatchNorm(), keras.layers.ReLU(),
                                             keras.layers.Reshape(self.base)]
     for filters in others:
@@ -98,9 +105,9 @@ class DCGANDiscriminator(Discriminator):
       self.trunk += [GlobalBatchNorm()] * batch_norm + [keras.layers.LeakyReLU(0.2)]
     self.trunk.append(keras.layers.Flatten())
     _, self.num_features = build_chain(self.trunk, (None, *self.image_shape))
-    self.linear = _linear(self.num_features, 1, self.variable_dtype)
+    self.linear = linear(self.num_features, 1, small_normal(), self.variable_dtype)
     if num_classes:
-      self.embedding = _linear(num_classes, self.num_features, self.variable_dtype)
+      self.embedding = linear(num_classes, self.num_features, small_normal(), self.variable_dtype)
     self.built = True
 
   def pooled(self, x: tf.Tensor) -> tf.Tensor:
@@ -116,16 +123,4 @@ def _channels(network: str, resolution: int, width: int) -> list[int]:
 def _convolution(kind: type[keras.layers.Layer], filters: int, use_bias: bool = False
                  ) -> keras.layers.Layer:
   return kind(filters, 5, strides=2, padding="same", use_bias=use_bias,
-              kernel_initializer=_initializer())
-
-
-def _linear(inputs: int, outputs: int, dtype: str | None = None) -> keras.layers.Dense:
-  layer = keras.layers.Dense(outputs, use_bias=False, kernel_initializer=_initializer(),
-                             dtype=dtype)
-  layer.build((None, inputs))
-  return layer
-
-
-def _initializer() -> keras.initializers.Initializer:
-  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
-  return keras.initializers.RandomNormal(stddev=0.02)
+              kernel_initializer=small_normal())

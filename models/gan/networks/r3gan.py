@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models.gan.networks.building import SameShape, build_chain, call_chain, class_weights
+from models.gan.networks.building import SameShape, build_chain, call_chain, class_weights, linear
 from models.gan.networks.discriminator import Discriminator
 from replicator import UsageError
 from replicator.errors import at_least_one
@@ -201,9 +201,9 @@ class R3GANGenerator(keras.Model):
     widths = _widths("R3GANGenerator", resolution, widths)
     stages = _stages("R3GANGenerator", widths, groups, blocks, self.variable_dtype)
     if num_classes:
-      self.embedding = _linear(num_classes, latent_dim, dtype=self.variable_dtype)
+      self.embedding = linear(num_classes, latent_dim, normal(), self.variable_dtype)
     code_dim = 2 * latent_dim if num_classes else latent_dim
-    self.linear = _linear(code_dim, widths[0], dtype=self.variable_dtype)
+    self.linear = linear(code_dim, widths[0], normal(), self.variable_dtype)
     self.base = self.add_weight(name="base", shape=(4, 4, widths[0]),
                                 initializer=keras.initializers.RandomNormal(stddev=1.0))
     self.trunk = list(stages[0])
@@ -259,11 +259,11 @@ class R3GANDiscriminator(Discriminator):
     self.num_features = widths[0]
     self.base = self.add_weight(name="base", shape=(4, 4, self.num_features),
                                 initializer=keras.initializers.RandomNormal(stddev=1 / 4))
-    self.linear = _linear(self.num_features, self.num_features if num_classes else 1,
-                          dtype=self.variable_dtype)
+    self.linear = linear(self.num_features, self.num_features if num_classes else 1, normal(),
+                         self.variable_dtype)
     if num_classes:
-      self.embedding = _linear(num_classes, self.num_features, gain=self.num_features ** -0.5,
-                               dtype=self.variable_dtype)
+      self.embedding = linear(num_classes, self.num_features, normal(self.num_features ** -0.5),
+                              self.variable_dtype)
     self.built = True
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
@@ -307,9 +307,3 @@ def _stages(network: str, widths: tuple[int, ...], groups: tuple[int, ...] | Non
   gain = RELU_GAIN * (len(widths) * blocks) ** -0.25
   return [[ResidualBlock(count, gain, dtype=None if i else dtype) for _ in range(blocks)]
           for i, count in enumerate(groups)]
-
-
-def _linear(inputs: int, outputs: int, dtype: str, gain: float = 1.0) -> keras.layers.Dense:
-  layer = keras.layers.Dense(outputs, use_bias=False, kernel_initializer=normal(gain), dtype=dtype)
-  layer.build((None, inputs))
-  return layer

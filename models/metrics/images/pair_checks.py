@@ -50,16 +50,13 @@ def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.nda
                        "or leave 'intra_fid' out")
     found.append(labels)
   names = real.class_names, fake.class_names
-  if all(names) and names[0] != names[1] and not all(map(_are_numbers, names)):
+  # Labels of classes that are called 0, 1, 2, ... mean the same in any set.
+  if all(names) and names[0] != names[1] and not all(
+      each == tuple(map(str, range(len(each)))) for each in names):
     listed = [", ".join(each[:4]) for each in names]
     raise UsageError(f"metric 'intra_fid': --real={real.name} has the classes {listed[0]}, and "
                      f"--fake={fake.name} {listed[1]}; give the folders of both the same names")
   return found[0], found[1]
-
-
-def _are_numbers(names: tuple[str, ...]) -> bool:
-  """Whether classes are called 0, 1, 2, ..., so that labels mean the same in any set."""
-  return names == tuple(map(str, range(len(names))))
 
 
 def warnings(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> Iterator[str]:

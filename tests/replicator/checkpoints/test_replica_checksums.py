@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import replicator
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError
+from replicator import GlobalBatchNorm, SpectralNorm, UsageError
 from replicator.checkpoints import checkpoint
 from replicator.checkpoints.replica_checksums import parted
 from replicator.step.replicated import copies_of
@@ -20,28 +20,23 @@ from tests.replicator.training import runs
 # ---- The checksum -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def mirrored() -> Replicator:
-  return Replicator("mirrored", logical_cpus=2)
-
-
 @pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.int64, tf.float16, tf.bfloat16, tf.float32,
                                    tf.float64, tf.string], ids=lambda dtype: dtype.name)
-def test_a_variable_of_any_type_and_size_is_compared_to_its_end(dtype, mirrored):
+def test_a_variable_of_any_type_and_size_is_compared_to_its_end(dtype, two):
   # Some do not fill their last word, and the last has more than is summed at once.
   for size in (2, 3, 4, 5, 2 ** 20 + 3):
     is_even = np.arange(size) % 2 == 0
     values = (tf.constant(np.where(is_even, "a", "b")) if dtype == tf.string
               else tf.cast(is_even, dtype))
-    with mirrored.scope():
+    with two.scope():
       variable = tf.Variable(values)
     assert parted({"it": variable}) == []
     copies_of(variable)[1].assign(tf.concat([values[:-2], values[-1:], values[-2:-1]], 0))
     assert parted({"it": variable}) == ["it"]
 
 
-def test_two_zeros_are_two_values_and_no_number_is_one(mirrored):
-  with mirrored.scope():
+def test_two_zeros_are_two_values_and_no_number_is_one(two):
+  with two.scope():
     zero, words, lost = (tf.Variable(each) for each in ([0.0], ["a", "b"], [np.nan, -0.0]))
     nothing = tf.Variable(tf.zeros([0, 3]))
   copies_of(zero)[1].assign([-0.0])

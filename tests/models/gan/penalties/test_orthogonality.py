@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.gan.penalties.orthogonality import orthogonality, products_of_filters
 from models.gan.penalties.scores import Scores
-from replicator import SpectralNorm, UsageError
+from replicator import SpectralNorm
 from tests.models.gan.penalties.conftest import Judge
 
 
@@ -51,9 +51,3 @@ def test_outputs_are_where_the_layer_of_a_kernel_keeps_them(float64, make, outpu
   products = rows @ rows.T
   expected = (np.sum(products ** 2) - np.sum(np.diag(products) ** 2)) / 2
   np.testing.assert_allclose(products_of_filters(network), expected, rtol=1e-12)
-
-
-def test_a_kernel_that_is_no_matrix_is_refused():
-  network = keras.Sequential([keras.Input([4]), L.EinsumDense("ab,bc->ac", 3)])
-  with pytest.raises(UsageError, match=r"EinsumDense.*only with its equation; use keras\.layer"):
-    products_of_filters(network)
