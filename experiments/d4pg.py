@@ -25,6 +25,7 @@ from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
 from replicator import app, schedules
+from replicator.errors import above_zero
 
 
 @gin.configurable(denylist=["environments"])
@@ -58,6 +59,7 @@ class D4PG(tf.Module):
     shape, action_size = environments.observation_shape, environments.action_size
     self.returns = returns()
     self.noise, self.clip_noise = noise, clip_noise
+    above_zero("D4PG", action_gradient_norm=action_gradient_norm)
     self.action_gradient_norm = action_gradient_norm
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, action_size)

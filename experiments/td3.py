@@ -23,7 +23,7 @@ from models.rl.environments.environments import Environments
 from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
-from replicator import app, random, schedules
+from replicator import UsageError, app, random, schedules
 
 
 @gin.configurable(denylist=["environments"])
@@ -51,6 +51,8 @@ class TD3(tf.Module):
                policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
     shape, self.action_size = environments.observation_shape, environments.action_size
+    if target_clip < 0.0:
+      raise UsageError(f"TD3.target_clip = {target_clip}: must be at least 0")
     self.noise, self.target_noise, self.target_clip = noise, target_noise, target_clip
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, self.action_size)

@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 
 import gin
 import numpy as np
@@ -175,3 +176,13 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
     assert before[0]["eval/loss"] != last["eval/loss"]
   if begin(path) == "self":
     assert 0 <= last["eval/knn"] <= 1
+
+
+def test_a_file_that_others_include_binds_no_experiment():
+  """A copy of an experiment under another name includes it, too."""
+  texts = {path.name: path.read_text() for path in CONFIGS.glob("*.gin")}
+  includes = re.compile(r"^include '(.+)'$", re.MULTILINE)
+  included = {name for text in texts.values() for name in includes.findall(text)}
+  experiments = "|".join(sorted({*AGENTS.values(), *OTHERS.values()}))
+  assert included >= {"sac.gin", "sngan.gin"}
+  assert not [name for name in included if re.search(rf"^({experiments})\.", texts[name], re.M)]

@@ -4,7 +4,11 @@ gin has no public way to list what is configurable, what is bound, and what a pr
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+import functools
+import pprint
+import types
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +20,10 @@ from replicator.console import kernel
 
 Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {parameter: value}}`
 
+
+# Gin would sort dicts, such as wrappers of environments, whose order says which is inside.
+gin.config.pprint = types.SimpleNamespace(
+    pformat=functools.partial(pprint.pformat, sort_dicts=False))
 
 if kernel.is_kernel():
   gin.enter_interactive_mode()  # A cell that runs again defines its configurables again.
@@ -34,6 +42,21 @@ def current_bindings() -> Values:
 def operative_config() -> Values:
   """The values of all calls so far, defaults included, except those that the caller passed."""
   return gin.config._OPERATIVE_CONFIG
+
+
+@contextlib.contextmanager
+def bound_calls() -> Iterator[list[str]]:
+  """Gives a list, which gets the names of what the body calls and gin binds parameters of."""
+  calls, found = operative_config(), list[str]()
+  before = dict(calls)
+  calls.clear()
+  try:
+    yield found
+  finally:
+    bound = {selector for _, selector in current_bindings()}
+    found += sorted({selector for _, selector in calls} & bound)
+    for key, parameters in before.items():
+      calls[key] = {**parameters, **calls.get(key, {})}
 
 
 def format_config(values: Values) -> str:

@@ -135,7 +135,8 @@ def _in_layer(frames: list[_Frame]) -> str:
     if item is None or any(item is owner for owner in owners):
       continue
     if keras and isinstance(item, keras.layers.Layer):
-      name = _attribute(owners, item) or item.name
+      # One that is being made may have no name yet.
+      name = _attribute(owners, item) or getattr(item, "name", type(item).__name__)
       if not name.startswith("_"):  # A private part that does a layer's work, as in Sequential.
         path.append(name)
     owners.append(item)

@@ -107,7 +107,8 @@ class Actor(tf.Module):
     step = state.environment_steps // self.environments.number
     if state.environment_steps < self._random_steps:
       return self._noise.random_actions(step)
-    actions, state.memory = acted(act, state.observation, self._noise.noise(step), state.memory)
+    actions, state.memory = acted(act, self.environments.action_size, state.observation,
+                                  self._noise.noise(step), state.memory)
     if not np.isfinite(actions).all():
       raise RunFailed("the policy's actions are not finite at environment step "
                       f"{state.environment_steps}")

@@ -123,7 +123,7 @@ class EpisodeEvaluator:
         return played
       if memory is not None:
         memory[ended] = 0.0
-      actions, memory = acted(agent.act, observation, noise, memory)
+      actions, memory = acted(agent.act, environments.action_size, observation, noise, memory)
       if not np.isfinite(actions[playing]).all():
         raise RunFailed("evaluation: the agent's actions are not finite")
       outcome = environments.step(actions, playing)

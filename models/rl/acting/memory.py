@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from replicator import UsageError
+
 Act = Callable[..., Any]
 """A policy: `observations [n, *shape], noise float32 [n, k] -> actions [n, a]` in [-1, 1].
 
@@ -20,13 +22,21 @@ def empty(number: int, size: int) -> np.ndarray | None:
   return np.zeros([number, size], keras.config.floatx()) if size else None
 
 
-def acted(act: Act, observations: np.ndarray, noise: np.ndarray, memory: np.ndarray | None
-          ) -> tuple[np.ndarray, np.ndarray | None]:
+def acted(act: Act, size: int, observations: np.ndarray, noise: np.ndarray,
+          memory: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
   """The actions of a policy, float32 `[n, a]`, and its memory after them, floatx `[n, m]` or None.
 
-  The arguments are those of `Act`. A memory of None is that of a policy that has none.
+  The size is a, and the other arguments are those of `Act`. A memory of None is that of a policy
+  that has none. Raises a UsageError if the actions have another shape.
   """
   if memory is None:
-    return np.asarray(act(observations, noise), np.float32), None
-  actions, memory = act(observations, noise, memory)
-  return np.asarray(actions, np.float32), np.array(memory)
+    actions = act(observations, noise)
+  else:
+    actions, memory = act(observations, noise, memory)
+    memory = np.array(memory)
+  actions = np.asarray(actions, np.float32)
+  if actions.shape != (len(observations), size):
+    raise UsageError(f"the agent's act returned actions of shape {list(actions.shape)} for "
+                     f"{len(observations)} observations; return [n, {size}], numbers in [-1, 1]; a "
+                     "discrete environment takes the action whose number is the largest")
+  return actions, memory

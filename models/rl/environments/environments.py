@@ -14,6 +14,7 @@ import numpy as np
 
 from models.rl.environments import rendering
 from replicator import UsageError
+from replicator.configuration.gin_internals import bound_calls
 from replicator.errors import at_least_one, first_line, nearest
 from replicator.processes import spawning
 
@@ -110,7 +111,13 @@ class Environments:
                                         wrappers=tuple(self._wrappers.items()))
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
-    first = _made_first(name, self._make)
+    with bound_calls() as of_gin:
+      first = _made_first(name, self._make)
+    if of_gin:
+      raise UsageError(f"Environments.name = '{name}': gin binds {of_gin[0]}, which is called when "
+                       "an environment is made, and other processes do not read gin files; write "
+                       "its arguments in Environments.kwargs, or those of a wrapper in "
+                       "Environments.wrappers")
     self.observation_shape: tuple[int, ...] = first.seen.shape
     self.observation_dtype = first.seen.dtype.name
     self.action_size, self.discrete = first.action_size, first.discrete

@@ -5,7 +5,7 @@ import dataclasses
 import gin
 import tensorflow as tf
 
-from replicator import random
+from replicator import UsageError, random
 from replicator.errors import at_least_one
 
 
@@ -19,6 +19,9 @@ class RandomShift:
 
   Attributes:
     limit: the largest move in each direction, in pixels.
+
+  Raises:
+    UsageError: it is called with observations that are no images.
   """
 
   limit: int = 4
@@ -27,6 +30,9 @@ class RandomShift:
     at_least_one("RandomShift", limit=self.limit)
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    if len(images.shape) != 4:
+      raise UsageError(f"RandomShift: observations of shape {images.shape[1:]} are no images; set "
+                       "Environments.pixels, or leave Replay.augment out")
     for axis in (1, 2):
       size = images.shape[axis]
       moves = random.uniform("shift", [images.shape[0], 1], -self.limit, self.limit + 1, "int32")

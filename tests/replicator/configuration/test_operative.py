@@ -12,6 +12,7 @@ from replicator import UsageError, random
 from replicator.app import config
 from replicator.configuration import operative
 from replicator.configuration.differences import differences
+from replicator.configuration.gin_internals import current_bindings, format_config
 from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.logs import rows
@@ -72,6 +73,12 @@ def test_a_run_is_made_again_from_its_config_alone(capsys):
   assert written("2") == text
   assert "note: " not in capsys.readouterr().out
   assert gin.query_parameter("noise.note") == NOTE
+
+
+def test_the_order_of_a_dict_is_kept():
+  gin.parse_config("noise.note = {'b': 1, 'a': {'d': 2, 'c': 3}}")
+  text = format_config(current_bindings())
+  assert "noise.note = {'b': 1, 'a': {'d': 2, 'c': 3}}" in text.splitlines()
 
 
 def test_a_later_run_of_the_process_does_not_record_the_calls_of_an_earlier_one():

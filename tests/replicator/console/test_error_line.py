@@ -136,6 +136,11 @@ def test_a_layer_in_a_dict_is_named_by_its_key():
   assert in_one_line(raised(lambda: calls(step))).endswith(" (in the layer parts/second/parts/1)")
 
 
+def test_a_layer_that_is_still_being_made_has_no_name():
+  line = in_one_line(raised(lambda: keras.layers.Dense(0)))
+  assert "ValueError: " in line and line.endswith("(in the layer Dense)")
+
+
 def calls(self) -> None:
   """Calls a layer, as a method of its owner does."""
   self.parts["second"](tf.zeros([2, 3]))

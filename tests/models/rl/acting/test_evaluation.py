@@ -9,6 +9,7 @@ from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from replicator.errors import RunFailed
+from tests.programs.refusals import refusal
 
 
 class Agent:
@@ -51,6 +52,16 @@ def test_actions_are_greedy_and_seeds_are_always_the_same(scripted):
   assert evaluator(Agent(act)).scalars == first.scalars
   assert np.array(seen).tobytes() == np.array(begun).tobytes()
   assert len(set(begun[0][:, 0].tolist())) == 3
+
+
+@pytest.mark.parametrize("act, shape", [
+    (lambda observations, noise: observations[:, 0], "[3]"),
+    (lambda observations, noise: observations[:, :2], "[3, 2]")])
+def test_actions_of_another_shape_are_refused(scripted, act, shape):
+  scripted()
+  said = refusal(evaluate, "Scripted-v0", Agent(act), picture=False)
+  assert said.startswith(f"the agent's act returned actions of shape {shape} for 3 observations; "
+                         "return [n, 1], numbers in [-1, 1]")
 
 
 def test_a_policy_remembers_its_episode_and_no_other(scripted, monkeypatch):

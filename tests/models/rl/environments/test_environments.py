@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 
+import gin
 import gymnasium
 import numpy as np
 import pytest
@@ -77,6 +78,19 @@ def test_environments_have_arguments_and_wrappers(vectorization):
     np.testing.assert_array_equal(outcome.observation[:, 2], first[:, 2])  # Nothing pulls.
     assert (outcome.reward > 0).all() and (outcome.observation[:, 3] == 1).all()
     made.close()
+
+
+def test_bindings_of_gin_that_other_processes_would_lack_are_refused(monkeypatch):
+  @gin.configurable(module="tests")
+  class Bound(gymnasium.Wrapper):
+    def __init__(self, env, goal=0.0):
+      super().__init__(env)
+
+  monkeypatch.setitem(sys.modules, "bound", types.SimpleNamespace(Bound=Bound))
+  Environments("CartPole-v1", wrappers={"bound:Bound": {}})
+  gin.bind_parameter("Bound.goal", 3.0)
+  assert "gin binds tests.Bound, which is called when an environment is made" in refusal(
+      Environments, "CartPole-v1", wrappers={"bound:Bound": {}})
 
 
 def test_wrappers_are_around_those_of_the_entry_point(monkeypatch):
