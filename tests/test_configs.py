@@ -178,11 +178,9 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
     assert 0 <= last["eval/knn"] <= 1
 
 
-def test_a_file_that_others_include_binds_no_experiment():
-  """A copy of an experiment under another name includes it, too."""
-  texts = {path.name: path.read_text() for path in CONFIGS.glob("*.gin")}
-  includes = re.compile(r"^include '(.+)'$", re.MULTILINE)
-  included = {name for text in texts.values() for name in includes.findall(text)}
-  experiments = "|".join(sorted({*AGENTS.values(), *OTHERS.values()}))
-  assert included >= {"sac.gin", "sngan.gin"}
-  assert not [name for name in included if re.search(rf"^({experiments})\.", texts[name], re.M)]
+def test_a_file_that_others_include_binds_nothing_of_its_experiment():
+  """A copy of the experiment under another name includes it, too."""
+  bases = [CONFIGS / f"{name}.gin" for name in {*AGENTS.values(), *OTHERS.values()}]
+  texts = {path.stem: path.read_text() for path in bases if path.exists()}
+  assert {"sac", "sngan"} <= texts.keys()
+  assert not [name for name, text in texts.items() if re.search(rf"^{name}\.", text, re.MULTILINE)]
