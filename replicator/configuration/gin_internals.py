@@ -4,11 +4,10 @@ gin has no public way to list what is configurable, what is bound, and what a pr
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
-import contextlib
 import functools
 import pprint
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,21 +41,6 @@ def current_bindings() -> Values:
 def operative_config() -> Values:
   """The values of all calls so far, defaults included, except those that the caller passed."""
   return gin.config._OPERATIVE_CONFIG
-
-
-@contextlib.contextmanager
-def bound_calls() -> Iterator[list[str]]:
-  """Gives a list, which gets the names of what the body calls and gin binds parameters of."""
-  calls, found = operative_config(), list[str]()
-  before = dict(calls)
-  calls.clear()
-  try:
-    yield found
-  finally:
-    bound = {selector for _, selector in current_bindings()}
-    found += sorted({selector for _, selector in calls} & bound)
-    for key, parameters in before.items():
-      calls[key] = {**parameters, **calls.get(key, {})}
 
 
 def format_config(values: Values) -> str:

@@ -81,6 +81,24 @@ def _change(before: str | None, now: str | None) -> str:
 
 
 @contextlib.contextmanager
+def changed_in_body() -> Iterator[list[str]]:
+  """Gives a list of the configurables that the body calls with other values than their defaults."""
+  calls, found = operative_config(), list[str]()
+  before = dict(calls)
+  calls.clear()
+  try:
+    yield found
+  finally:
+    for (_, selector), used in calls.items():
+      default = defaults(registry()[selector])
+      if selector not in (MACRO, CONSTANT) and any(
+          name not in default or value != default[name] for name, value in used.items()):
+        found.append(selector)
+    for key, used in before.items():
+      calls[key] = {**used, **calls.get(key, {})}
+
+
+@contextlib.contextmanager
 def calls_of_one_run(*also: str) -> Iterator[None]:
   """Forgets after the body the calls in it, which are not those of a later run of this process.
 

@@ -121,9 +121,9 @@ class Chief:
 
   def write_config(self, evaluated: bool) -> None:
     """Writes the operative configuration after the first call; see `operative.after_first_step`."""
-    self._has_begun = True
     for line in self._record.config(evaluated):
       self.note(line)
+    self._has_begun = True
     self._trackers.begin()
 
   def report(self, ended: str | None = None) -> None:

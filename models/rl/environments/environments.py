@@ -14,7 +14,7 @@ import numpy as np
 
 from models.rl.environments import rendering
 from replicator import UsageError
-from replicator.configuration.gin_internals import bound_calls
+from replicator.configuration import operative
 from replicator.errors import at_least_one, first_line, nearest
 from replicator.processes import spawning
 
@@ -111,7 +111,7 @@ class Environments:
                                         wrappers=tuple(self._wrappers.items()))
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
-    with bound_calls() as of_gin:
+    with operative.changed_in_body() as of_gin:
       first = _made_first(name, self._make)
     if of_gin:
       raise UsageError(f"Environments.name = '{name}': gin binds {of_gin[0]}, which is called when "

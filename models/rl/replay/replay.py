@@ -243,7 +243,7 @@ class Replay(tf.Module):
     return (least / priority) ** self._importance_exponent
 
   def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
-    """Sets the priorities of sampled transitions by their errors. It needs a priority_exponent > 0.
+    """Sets the priorities of sampled transitions by their errors, if priority_exponent is above 0.
 
     A transition that was overwritten since keeps the priority 0. One whose error is not finite
     keeps its priority.
@@ -251,7 +251,13 @@ class Replay(tf.Module):
     Args:
       transitions: from `sample`, on this replica.
       errors: [n], of either sign.
+
+    Raises:
+      UsageError: the errors have another shape.
     """
+    if len(errors.shape) != 1:
+      raise UsageError(f"Replay.update_priorities: the errors are {list(errors.shape)}; give one "
+                       "for each transition, [n]")
     if not self.prioritized:
       return
     index, errors = replicator.all_concat(

@@ -62,18 +62,22 @@ def test_a_data_set_that_ends_early_is_an_error(tmp_path):
 
 
 def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_none(tmp_path):
-  def fails():
+  def fails(a=1):
     raise ValueError("of the user")
 
-  for name, step, kind in (("failed", fails, ValueError),
-                           ("refused", lambda: {"loss": tf.zeros([2])}, UsageError)):
+  gin.external_configurable(fails, "of_nobody", module="tests")
+  for name, step, kind, binding in (
+      ("failed", fails, ValueError, "train.steps = 1"),
+      ("refused", lambda: {"loss": tf.zeros([2])}, UsageError, "train.steps = 1"),
+      ("unused", lambda: {"loss": 0.0}, UsageError, "of_nobody.a = 3")):
     with pytest.raises(kind):
-      train(tmp_path / name, "train.steps = 1", step=lambda step=step: step)
+      train(tmp_path / name, "train.steps = 1", binding, step=lambda step=step: step)
   ended = [json.loads((tmp_path / name / "run.json").read_text()).get("ended")
-           for name in ("failed", "refused")]
+           for name in ("failed", "refused", "unused")]
   assert ended[0].startswith("failed: ") and ended[0].endswith("ValueError: of the user")
   assert "of the user" in (tmp_path / "failed" / "report.html").read_text()
-  assert ended[1] is None and not (tmp_path / "refused" / "report.html").exists()
+  assert ended[1:] == [None, None]
+  assert not any((tmp_path / name / "report.html").exists() for name in ("refused", "unused"))
 
 
 @pytest.mark.parametrize("binding, message", [

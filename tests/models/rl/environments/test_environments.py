@@ -15,6 +15,8 @@ from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from models.rl.environments.wrapper import frame_of
 from replicator import UsageError
+from replicator.app import config
+from replicator.configuration import operative
 from tests.programs.refusals import refusal
 
 SUITE = "dm_control/cartpole-swingup-v0"
@@ -87,10 +89,15 @@ def test_bindings_of_gin_that_other_processes_would_lack_are_refused(monkeypatch
       super().__init__(env)
 
   monkeypatch.setitem(sys.modules, "bound", types.SimpleNamespace(Bound=Bound))
-  Environments("CartPole-v1", wrappers={"bound:Bound": {}})
-  gin.bind_parameter("Bound.goal", 3.0)
-  assert "gin binds tests.Bound, which is called when an environment is made" in refusal(
-      Environments, "CartPole-v1", wrappers={"bound:Bound": {}})
+  make = lambda **passed: Environments("CartPole-v1", wrappers={"bound:Bound": passed})
+  make()
+  written = operative.text()
+  assert "Bound.goal = 0.0" in written
+  config.parse([], written.splitlines()[2:])  # As `play` does: it binds the defaults.
+  make()
+  config.parse([], ["GOAL = 3.0", "Bound.goal = %GOAL", "eval/Bound.goal = 4.0"])
+  make(goal=1.0)
+  assert "gin binds tests.Bound, which is called when an environment is made" in refusal(make)
 
 
 def test_wrappers_are_around_those_of_the_entry_point(monkeypatch):

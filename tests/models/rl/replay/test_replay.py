@@ -8,6 +8,7 @@ import tensorflow as tf
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
+from tests.programs.refusals import refusal
 
 
 def timesteps_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:
@@ -209,6 +210,14 @@ def test_a_transition_sampled_twice_gets_its_greater_priority_and_one_without_er
   assert (found[3], found[5], found[6]) == (pytest.approx(4), 1, 1)
   assert 0 < found[4] < 0.01
   assert replay.largest_priority.numpy() == pytest.approx(4)
+
+
+def test_errors_of_another_shape_are_refused():
+  replay = Replay([2], 1, 1, capacity=10, n_step=1, priority_exponent=0.5)
+  replay.insert(timesteps_of(0, [0] * 4, 0))
+  drawn = replay.sample(2)
+  assert "the errors are [2, 1]; give one for each transition, [n]" in refusal(
+      replay.update_priorities, drawn, tf.zeros([2, 1]))
 
 
 def test_another_length_of_transitions_is_refused():
