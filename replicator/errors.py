@@ -65,6 +65,14 @@ def from_0_to_1(owner: str, **values: float) -> None:
       raise UsageError(f"{owner}.{name} = {value}: must be from 0 to 1")
 
 
+def no_class(owner: str, **values: object) -> None:
+  """Raises a `UsageError` for the first of the owner's parameters that gin gives as a class."""
+  for name, value in values.items():
+    if isinstance(value, type):
+      raise UsageError(f"{owner}.{name} = @{value.__name__}: write brackets behind it, "
+                       f"@{value.__name__}()")
+
+
 def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
   """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar.
 

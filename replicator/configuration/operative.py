@@ -90,10 +90,10 @@ def changed_in_body() -> Iterator[list[str]]:
     yield found
   finally:
     for (_, selector), used in calls.items():
-      default = defaults(registry()[selector])
-      if selector not in (MACRO, CONSTANT) and any(
-          name not in default or value != default[name] for name, value in used.items()):
-        found.append(selector)
+      if selector not in (MACRO, CONSTANT):
+        default = defaults(registry()[selector])
+        if any(name not in default or value != default[name] for name, value in used.items()):
+          found.append(selector)
     for key, used in before.items():
       calls[key] = {**used, **calls.get(key, {})}
 

@@ -67,17 +67,19 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
   """The least norm by which a difference of each floating quantity is divided."""
   largest: dict[Any, float] = {}
   floors = {}
-  floating = {key: value for key, value in reference.items() if value.dtype.kind == "f"}
+  # The number of a batch, a mean of squares, is no rest of a sum: it needs no floor.
+  floating = {key: value for key, value in reference.items()
+              if value.dtype.kind == "f" and key[1] != BATCH}
   for key, value in floating.items():
     step, kind, name = key
     if kind == VARIABLE:
       before = reference.get((step - 1, kind, name), value)
       change = _norm(value - before) if before.shape == value.shape else 0.0
       floors[key] = largest[name] = max(largest.get(name, 0.0), change)
-    elif kind != BATCH:
+    else:
       largest[_kin(key)] = max(largest.get(_kin(key), 0.0), _norm(value))
   return floors | {key: tolerance ** 0.5 * largest[_kin(key)] for key in floating
-                   if key[1] in (LOSS, GRADIENT)}
+                   if key[1] != VARIABLE}
 
 
 def _kin(key: Key) -> tuple:

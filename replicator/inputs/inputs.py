@@ -200,10 +200,9 @@ def _examples(source: ExampleSource, context: InputContext, first_step: int) -> 
 
 def _without_draws(source: ExampleSource, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
   """Makes a data set; raises a UsageError if that draws from a generator of Python or NumPy."""
+  states = lambda: python_state.generators_of(getattr(source, "__dict__", {}))
   for _ in range(2):  # Another thread may draw; and layers that are made once draw their seeds.
-    before = python_state.generators_of(getattr(source, "__dict__", {}))
-    dataset = make()
-    after = python_state.generators_of(getattr(source, "__dict__", {}))
+    before, dataset, after = states(), make(), states()
     if not (moved := python_state.changed(before, after)):
       return dataset
   raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, once for "

@@ -43,13 +43,13 @@ class VariableScope(keras.StatelessScope):
 
   def __enter__(self) -> "VariableScope":
     super().__enter__()
-    self._known = list(_without_value())
+    self._before = len(_without_value())
     return self
 
   def __exit__(self, *error: Any) -> None:
     super().__exit__(*error)
     # Others, such as those of a metric, live in the context alone.
-    made = [v for v in _without_value() if v.trainable and all(v is not k for k in self._known)]
+    made = [v for v in _without_value()[self._before:] if v.trainable]
     if made and error[0] is None:
       raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
                        "averaged_weights, recompute_grad or the like, and would hold no value; "

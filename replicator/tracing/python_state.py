@@ -20,11 +20,11 @@ def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
   They are the global ones of NumPy and Python, of which other threads may draw too, and those that
   the step holds.
   """
-  before = generators_of(dict(held_by(step, _GENERATORS)))
+  states = lambda: generators_of(dict(held_by(step, _GENERATORS)))
+  before = states()
   yield
-  after = generators_of(dict(held_by(step, _GENERATORS)))
   lines = [f"{name} was called while the step was traced: its numbers are constants; draw with "
-           "replicator.random" for name in changed(before, after)]
+           "replicator.random" for name in changed(before, states())]
   found += [line for line in lines if line not in found]
 
 
@@ -33,7 +33,7 @@ def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
   """Adds to `found` a line on each attribute that is a number, which the body changes."""
   before = dict(_numbers(step))
   yield
-  after = dict(_numbers(step))
+  after = {path: value for path, value in _numbers(step) if path in before}
   lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while the step "
            "was traced, which is done once, not at every step; if it counts steps, keep it in a "
            "tf.Variable" for path in changed(before, after)]
@@ -41,9 +41,9 @@ def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-  """The keys of what is there before and after, and is not the same."""
+  """The keys of what is there after, and was not there before or not the same."""
   return [key for key, value in after.items()
-          if key in before and value is not before[key] and value != before[key]]
+          if value is not before.get(key) and value != before.get(key)]
 
 
 def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:

@@ -51,9 +51,13 @@ class Evaluation:
 
 
 def _is_number(value: Any) -> bool:
-  with contextlib.suppress(TypeError, ValueError):
-    return not isinstance(value, str | bytes) and np.ndim(value) == 0 and bool([float(value)])
-  return False
+  if isinstance(value, str | bytes):
+    return False
+  try:
+    float(value)
+    return np.ndim(value) == 0
+  except (TypeError, ValueError):
+    return False
 
 
 def _form_of(value: Any) -> str:

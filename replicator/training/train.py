@@ -176,11 +176,12 @@ def _check_called(name: str, function: Callable | None, *arguments: str) -> None
 
 def _misfit(function: Callable, arguments: int) -> TypeError | None:
   """Why a function cannot be called with so many arguments; None if it can, or does not say."""
-  with contextlib.suppress(ValueError):
-    try:
-      inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
-    except TypeError as error:
-      return error
+  try:
+    inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
+  except TypeError as error:
+    return error
+  except ValueError:  # It does not say what it takes.
+    pass
   return None
 
 

@@ -11,7 +11,7 @@ import gin
 import numpy as np
 
 from replicator import UsageError
-from replicator.errors import at_least_one
+from replicator.errors import at_least_one, no_class
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
 _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.
@@ -114,9 +114,7 @@ class Exploration:
   noise_size: int | None = None
 
   def __post_init__(self):
-    if isinstance(self.noise, type):
-      raise UsageError(f"Exploration.noise = @{self.noise.__name__}: write brackets behind it, "
-                       f"@{self.noise.__name__}()")
+    no_class("Exploration", noise=self.noise)
     if min(self.random_steps, self.alpha, np.min(self.scale)) < 0:
       raise UsageError(f"{self}: no number may be below 0")
 

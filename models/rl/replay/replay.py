@@ -19,7 +19,7 @@ import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
-from replicator.errors import above_zero, at_least_one, from_0_to_1
+from replicator.errors import above_zero, at_least_one, from_0_to_1, no_class
 
 _IMPORTANCE_EXPONENT = 0.4
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.
@@ -93,9 +93,7 @@ class Replay(tf.Module):
     if observation_dtype not in ("float32", "uint8"):
       raise UsageError(f"Replay: observations of {observation_dtype}; make them float32 or uint8")
     at_least_one("Replay", n_step=n_step)
-    if isinstance(augment, type):
-      raise UsageError(f"Replay.augment = @{augment.__name__}: write brackets behind it, "
-                       f"@{augment.__name__}()")
+    no_class("Replay", augment=augment)
     if reward_limit is not None:
       above_zero("Replay", reward_limit=reward_limit)
     if self.stream_capacity < n_step + stack:

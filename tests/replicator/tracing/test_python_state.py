@@ -56,6 +56,15 @@ def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tm
       "owns do not train; call its minimize or apply, or leave it out"]
 
 
+def test_a_generator_that_a_step_makes_while_it_is_traced_is_named():
+  step, found = tf.Module(), []
+  with python_state.draws_noted_in(found, step):
+    step.noise = np.random.default_rng(0)
+    step.noise.normal()
+  line, = found
+  assert line.startswith("the generator 'noise' was called while the step was traced")
+
+
 def test_what_a_step_does_not_draw_from_is_not_named():
   found: list[str] = []
   with python_state.draws_noted_in(found, Drawing()):
