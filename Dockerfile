@@ -1,4 +1,4 @@
-# An image with this project, for `python -m replicator.launch --kubernetes`.
+# An image with this project, for `replicator launch --kubernetes`.
 # Built with buildah 1.28, `--isolation=chroot`, on a Debian 12 with Python 3.11 in place of the
 # first line's image, which could not be downloaded there. Docker has not built it.
 FROM python:3.11-slim

@@ -16,13 +16,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 
+from replicator import UsageError
+from replicator.training.workdir import reader
+
 import numpy as np
 from absl import app, flags
 from matplotlib.figure import Figure
 from scipy import stats
-
-from replicator import UsageError
-from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("at", 100_000, "Steps of the simulator.")

@@ -19,9 +19,9 @@ import statistics
 import sys
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks import turns
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 _TASKS = {"pendulum": ("Pendulum-v1", (64, 64), (128, 128)),
@@ -45,8 +45,8 @@ def ours(number: int) -> Callable[[], float]:
   from models.rl.environments.environments import Environments
   from replicator.app.config import parse
   from replicator.step import context
+  from replicator.strategies.compiled_step import CompiledStep
   from replicator.strategies.replicator import Replicator
-  from replicator.training.training_function import TrainingFunction
 
   name, policy, critic = _TASKS[FLAGS.task]
   parse(["configs/sac.gin"], [
@@ -57,7 +57,7 @@ def ours(number: int) -> Callable[[], float]:
   with replicator.scope():
     agent = SAC(Environments())
   limiter = agents.RateLimiter()
-  function = TrainingFunction(replicator, agent, _PER_CALL)
+  function = CompiledStep(replicator, agent, _PER_CALL, logs=True)
   updates = 0
 
   def turn() -> float:
@@ -97,9 +97,9 @@ def sb3(number: int) -> Callable[[], float]:
 
 def torch(number: int) -> Callable[[], float]:
   """A function that takes a turn of the plain loop, and returns the last loss; `number` is 1."""
-  import gymnasium
-
   from benchmarks import sac_torch
+
+  import gymnasium
 
   name, policy, critic = _TASKS[FLAGS.task]
   if name.startswith("dm_control"):

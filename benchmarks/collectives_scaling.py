@@ -1,7 +1,7 @@
 """The cost of a collective on 2 to 16 replicas, with this library and with `tf.distribute`.
 
   python -m benchmarks.collectives_scaling [--replicas=2,4,8,16] [--kib=4,64,1024,16384]
-  python -m replicator.launch --workers=4 -- python -m benchmarks.collectives_scaling
+  replicator launch --workers=4 -- python -m benchmarks.collectives_scaling
 
 The replicas are logical CPUs of one process, or the processes of a cluster. In one process the
 peers are `tf.distribute`'s two ways for devices that share memory: the default, a ring, and
@@ -83,9 +83,9 @@ def _written(graph) -> float:
 
 def strategies() -> tuple[object, dict[str, object]]:
   """Our strategy and those of the peers."""
-  import tensorflow as tf
-
   from replicator import Replicator
+
+  import tensorflow as tf
   if "TF_CONFIG" in os.environ:
     ours = Replicator("multi_worker_mirrored").strategy
     return ours, {"tf.distribute": ours}
@@ -108,11 +108,9 @@ def main(_: list[str]) -> None:
 
 
 def measure() -> None:
-  from replicator.console.quiet import import_tensorflow
-  import_tensorflow()
-  import tensorflow as tf
-
   import replicator
+
+  import tensorflow as tf
   here = tf.distribute.get_replica_context
   collectives = {
       "all_sum": (replicator.all_sum,

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from replicator import UsageError
+from replicator.errors import nearest
+from replicator.training.workdir import reader
+
 from absl import app, flags
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-from replicator import UsageError
-from replicator.errors import nearest
-from replicator.workdir import reader
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("of", [], "The scalars, as in metrics.jsonl.")

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Callable
 
+from benchmarks import d4pg_problem as problem
+from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch, Rows
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from benchmarks import d4pg_problem as problem
-from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch, Rows
 
 
 def first_state() -> dict:

@@ -3,13 +3,13 @@
 It uses `keras.Sequential`, Keras Adam and one `tf.function`, and nothing of this project.
 """
 
+from benchmarks import d4pg_problem as problem
+from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
+
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-
-from benchmarks import d4pg_problem as problem
-from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
 
 
 class Learner:

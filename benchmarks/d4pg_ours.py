@@ -3,18 +3,18 @@
 import types
 from collections.abc import Callable
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from benchmarks import d4pg_problem as problem
 from benchmarks.d4pg_problem import BATCH_SIZE, Batch, Rows
 from experiments.d4pg import D4PG
 from models.rl.replay import replay, timesteps
 from replicator.step import context
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 # The properties of environments that the learner needs. Nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(
@@ -65,7 +65,7 @@ def make_steps(rows: Rows, replicas: int = 1, jit_compile: bool = True) -> Calla
   """A function that samples and updates `STEPS_PER_CALL` times, and returns the last loss."""
   learner = Learner(replicas, jit_compile)
   learner.agent.replay.insert(_with_ends(rows))
-  function = TrainingFunction(learner.replicator, learner.agent, problem.STEPS_PER_CALL)
+  function = CompiledStep(learner.replicator, learner.agent, problem.STEPS_PER_CALL, logs=True)
   calls = 0
 
   def steps() -> float:

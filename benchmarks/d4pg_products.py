@@ -7,11 +7,11 @@ activations, losses, optimizers or a replay.
 import itertools
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
-
 from benchmarks import d4pg_problem as problem
 from benchmarks.d4pg_problem import ACTION_SIZE, BATCH_SIZE, NUM_ATOMS, OBSERVATION_SIZE, Rows
+
+import numpy as np
+import tensorflow as tf
 
 _KEEPS = 1e-6  # Share of a product in what the next step reads, so that none can be left out.
 

@@ -30,11 +30,11 @@ import sys
 import tempfile
 import types
 
-import numpy as np
-from absl import app, flags
-
 from benchmarks import d4pg_problem as problem
 from benchmarks import turns
+
+import numpy as np
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)

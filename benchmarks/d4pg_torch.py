@@ -1,12 +1,12 @@
 """The learner of `benchmarks.d4pg_step` in PyTorch: compiled losses, fused Adam, NumPy replay."""
 
+from benchmarks import d4pg_problem as problem
+from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from benchmarks import d4pg_problem as problem
-from benchmarks.d4pg_problem import ATOMS, BATCH_SIZE, Batch
 
 
 class Learner:

@@ -18,10 +18,10 @@ import tempfile
 import time
 from typing import NamedTuple
 
+from replicator.training.workdir.reader import read
+
 import numpy as np
 from absl import app, flags
-
-from replicator.workdir.reader import read
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("events", 20, "How many kills, departures and returns.", lower_bound=1)
@@ -95,7 +95,7 @@ class Event(NamedTuple):
 def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
   """Trains under the schedule; returns the events, and all seconds."""
   machines, chosen, workdir = Machines(folder), random.Random(FLAGS.seed), folder / "elastic"
-  words = [sys.executable, "-m", "replicator.launch", f"--hosts={','.join(HOSTS)}",
+  words = [sys.executable, "-m", "replicator", "launch", f"--hosts={','.join(HOSTS)}",
            f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
            "--", *command(workdir, "multi_worker_mirrored")]
   workdir.mkdir()

@@ -25,12 +25,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 
+from benchmarks.usage import require
+from models.metrics.extractors import efficientnet, inception
+
 import keras
 import numpy as np
 from absl import app, flags
-
-from benchmarks.usage import require
-from models.metrics.extractors import efficientnet, inception
 
 FLAGS = flags.FLAGS
 flags.DEFINE_boolean("goldens", False, "Print the numbers that the tests compare with.")

@@ -16,12 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-import numpy as np
-from absl import app, flags
-
 from benchmarks import feature_parity, turns
 from benchmarks.png_parity import write_images
 from benchmarks.usage import require
+
+import numpy as np
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("images", None, "A folder of images; by default two photographs.")
@@ -41,7 +41,7 @@ def blocks() -> list[np.ndarray]:
 
 
 def ours() -> Iterator[float]:
-  """As `experiments.evaluate` does: statistics are streamed, and no features are kept."""
+  """As `replicator evaluate` does: statistics are streamed, and no features are kept."""
   from models.metrics.comparison import gather
   from models.metrics.distances.frechet import frechet_distance
   from models.metrics.extractors.inception import Inception2015

@@ -26,9 +26,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from absl import app, flags, logging
-
 from benchmarks import input_data, input_peers, turns
+
+from absl import app, flags, logging
 
 FLAGS = flags.FLAGS
 RESOLUTION = 224
@@ -66,14 +66,12 @@ def batches_of(name: str, root: pathlib.Path) -> Iterator[Any]:
   sizes = FLAGS.batch_size, RESOLUTION
   if name in ("grain", "data_loader"):
     return getattr(input_peers, name)(root / "folder", *sizes, FLAGS.workers)
-  from replicator.console.quiet import import_tensorflow
-  import_tensorflow()
   if name in ("tf_data", "tf_data_fast"):
     return input_peers.tf_data(root / "tfrecords", *sizes, fast=name == "tf_data_fast")
   from models.vision.augmentation.random_view import Augmented
   from replicator import InputContext
-  from replicator.inputs.inputs import batches
-  return batches(Augmented(lambda: source(name, root)), InputContext(FLAGS.batch_size)
+  from replicator.training.inputs.pipeline import pipeline
+  return pipeline(Augmented(lambda: source(name, root)), InputContext(FLAGS.batch_size)
                  ).as_numpy_iterator()
 
 

@@ -16,9 +16,9 @@ import json
 import time
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks.usage import measured_alone, resident_mib
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")
@@ -33,10 +33,10 @@ COLUMNS = ("variables", "operations", "build", "trace", "first", "step", "MiB")
 
 def large() -> tuple[Callable, tuple[int, ...]]:
   """A GAN with 60 convolutions in each network, and the shape of a replica's batch."""
+  import replicator
+
   import keras
   import tensorflow as tf
-
-  import replicator
 
   convolution = lambda **options: keras.layers.Conv2D(CHANNELS, 3, padding="same", **options)
 
@@ -73,13 +73,11 @@ def large() -> tuple[Callable, tuple[int, ...]]:
 
 def measure(replicas: int) -> dict[str, float]:
   """CPU seconds to build, trace and call a step, its size, and the process' memory."""
-  from replicator.console.quiet import import_tensorflow
-  import_tensorflow()
-  import numpy as np
-  import tensorflow as tf
-
   from replicator import Replicator
   from replicator.step.variables import variables_of
+
+  import numpy as np
+  import tensorflow as tf
 
   seconds = [time.process_time()]
   replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)

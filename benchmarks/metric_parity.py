@@ -20,9 +20,6 @@ import pathlib
 import sys
 from typing import NamedTuple
 
-import numpy as np
-from absl import app, flags
-
 from benchmarks.metric_cases import MetricCase, metric_cases
 from benchmarks.usage import require
 from models.metrics.distances.feature_statistics import FeatureStatistics
@@ -30,6 +27,9 @@ from models.metrics.distances.frechet import frechet_distance
 from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
 from models.metrics.distances.neighbors import IMPROVED, PRDC, neighbor_scores
+
+import numpy as np
+from absl import app, flags
 
 NEEDED = ("torch", "torch-fidelity", "prdc")
 SUBSETS = 20

@@ -15,10 +15,10 @@ import json
 import time
 from collections.abc import Callable
 
+from benchmarks import usage
+
 import numpy as np
 from absl import app, flags
-
-from benchmarks import usage
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("samples", 10_000, "Real features, and as many generated ones.", 2)

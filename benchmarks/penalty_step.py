@@ -18,9 +18,9 @@ https://download.pytorch.org/whl/cpu` installs the one for CPUs. Contenders take
 
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks import turns
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("resolution", 8, "Pixels of the images.", lower_bound=8)
@@ -36,13 +36,13 @@ _GAMMA = 1.0
 
 def ours(penalized: bool) -> Callable[[], float]:
   """The step of this project."""
-  import keras
-  import tensorflow as tf
-
   import replicator
   from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
   from models.gan.penalties.gradients import r1, r2
   from models.gan.penalties.scores import Scores
+
+  import keras
+  import tensorflow as tf
 
   shape = FLAGS.resolution, FLAGS.channels
   widths = tuple(map(int, FLAGS.widths))

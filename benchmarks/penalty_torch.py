@@ -7,11 +7,11 @@ depthwise convolutions for resampling. Tensors have PyTorch's default layout.
 import itertools
 from collections.abc import Callable
 
+from benchmarks import turns
+
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from benchmarks import turns
 
 _GAIN = (2 / 1.04) ** 0.5
 

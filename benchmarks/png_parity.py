@@ -1,4 +1,4 @@
-"""`experiments.evaluate` beside torch-fidelity and `prdc`, from the same PNG files to the numbers.
+"""`replicator evaluate` beside torch-fidelity and `prdc`, from the same PNG files to the numbers.
 
   pip install torch torch-fidelity prdc
   python -m benchmarks.png_parity [--images=FOLDER] [--count=300] [--size=64]
@@ -17,9 +17,6 @@ import pathlib
 import sys
 import tempfile
 
-import numpy as np
-from absl import app, flags
-
 from benchmarks import feature_parity, metric_parity
 from benchmarks.metric_parity import Comparison
 from benchmarks.usage import require
@@ -30,9 +27,12 @@ from models.metrics.distances.neighbors import PRDC
 from models.metrics.extractors import inception
 from models.metrics.images.image_sets import open_set
 
+import numpy as np
+from absl import app, flags
+
 FLAGS = flags.FLAGS
 SUBSETS = 100
-EVALUATED = {  # The rows of `experiments.evaluate`, and what torch-fidelity calls them.
+EVALUATED = {  # The rows of `replicator evaluate`, and what torch-fidelity calls them.
     "FID": ("fid", "frechet_inception_distance"), "IS mean": ("is", "inception_score_mean"),
     "precision, k = 3, <=": ("precision", "precision"), "recall, k = 3, <=": ("recall", "recall")}
 
@@ -86,7 +86,7 @@ def theirs(folder: pathlib.Path, weights: str, subset_size: int
 
 
 def ours(folder: pathlib.Path, weights: str) -> tuple[dict[str, float], dict[str, Gathered]]:
-  """The numbers that `experiments.evaluate` writes, and the features of both sets."""
+  """The numbers that `replicator evaluate` writes, and the features of both sets."""
   with contextlib.redirect_stdout(io.StringIO()):
     status = evaluate.main([
         f"--real={folder}/real", f"--fake={folder}/generated", f"--features={weights}",

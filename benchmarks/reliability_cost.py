@@ -19,9 +19,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks.usage import cpu_seconds
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 7, "How often each variant is timed.", lower_bound=1)
@@ -45,46 +45,47 @@ def medians(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def job(replicas: int) -> tuple:
   """A replicator, the step of the job, and its batches."""
-  from replicator.console import quiet
-  quiet.import_tensorflow()
-  import gin
-
   from experiments.sngan import SNGAN
   from models.vision.builtin.digits import Digits
   from replicator import Replicator
   from replicator.app import config
-  from replicator.training import inputs
+  from replicator.training.inputs.inputs import InputContext
+  from replicator.training.inputs.pipeline import pipeline
+
+  import gin
   config.parse([CONFIG], [])
   size = gin.query_parameter("train.global_batch_size")
   replicator = Replicator("mirrored", logical_cpus=2) if replicas == 2 else Replicator()
   source = Digits()
   with replicator.scope():
     step = SNGAN(source.image_shape, source.num_classes)
-  return replicator, step, iter(inputs.batches(
-      source, inputs.InputContext(size, 0, 1, replicas, 0)))
+  return replicator, step, iter(pipeline(
+      source, InputContext(size, 0, 1, replicas, 0)))
 
 
 def seconds_of_turns(folder: str) -> tuple[dict[str, float], int]:
   """Median seconds of turns of the job's step and of what comes with it; steps between saves."""
   replicator, step, batches = job(1)
-  import gin
+  from replicator.strategies.compiled_step import CompiledStep
+  from replicator.training.checkpoints.saver import Saver
+  from replicator.training.divergence.diagnostics import Signals
+  from replicator.training.divergence.guard import Guard
 
-  from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.divergence.guard import Guard
-  from replicator.training.training_function import TrainingFunction
-  checkpoints, guard = Checkpoints(pathlib.Path(folder), step), Guard()
+  import gin
+  checkpoints, guard = Saver(pathlib.Path(folder), step), Guard()
   numbers = itertools.count()
   logged: list[dict] = []  # By the last turn.
 
-  def trains(function: TrainingFunction) -> None:
+  def trains(function: CompiledStep) -> None:
     logged[:] = [function(next(numbers), next(batches)).fetch()[0] for _ in range(STEPS_IN_TURN)]
 
   def save() -> None:
     checkpoints.save(next(numbers), {})
     checkpoints.wait()
 
-  plain, with_signals = (TrainingFunction(replicator, step, 1, signals)
-                         for signals in (False, True))
+  plain, with_signals = (
+      CompiledStep(replicator, step, logs=True, hooks=[Signals(step)] * signals)
+      for signals in (False, True))
   return medians({
       "plain": lambda: trains(plain), "signals": lambda: trains(with_signals), "saving": save,
       "guard": lambda: [guard.divergence_in(next(numbers), values) for values in logged],
@@ -94,14 +95,15 @@ def seconds_of_turns(folder: str) -> tuple[dict[str, float], int]:
 def seconds_of_checks(folder: str) -> dict[str, float]:
   """The median seconds of each check, of a step of 2 replicas, and of a whole save."""
   replicator, step, batches = job(2)
-  from replicator.checkpoints.checkpoint import Checkpoints
-  from replicator.checkpoints.replica_checksums import parted
   from replicator.step.variables import variables_of
-  from replicator.tracing.trainable import Trainable
-  from replicator.training.training_function import TrainingFunction
-  function = TrainingFunction(replicator, step, 1, True)
+  from replicator.strategies.compiled_step import CompiledStep
+  from replicator.strategies.tracing.trainable import Trainable
+  from replicator.training.checkpoints.replica_checksums import parted
+  from replicator.training.checkpoints.saver import Saver
+  from replicator.training.divergence.diagnostics import Signals
+  function = CompiledStep(replicator, step, 1, logs=True, hooks=[Signals(step)])
   trainable, variables = Trainable(step), variables_of(step)
-  checkpoints = Checkpoints(pathlib.Path(folder), step, replicator)
+  checkpoints = Saver(pathlib.Path(folder), step, replicator)
 
   def save() -> None:
     checkpoints.save(0, {})

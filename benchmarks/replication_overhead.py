@@ -22,11 +22,11 @@ import sys
 from collections.abc import Callable
 from unittest import mock
 
+from benchmarks import turns
+from replicator.tools import launch
+
 import numpy as np
 from absl import app, flags
-
-from benchmarks import turns
-from replicator import launch
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("rounds", 31, "Turns of every contender.", lower_bound=1)
@@ -80,11 +80,11 @@ TABLES: dict[str, list[Entry]] = {
 
 def ours(strategy: str) -> Callable[[np.ndarray], Call]:
   """Makes calls that train on all `batches` `[steps, n, features]`, like `replicator.train`."""
+  from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
+  from replicator.strategies.compiled_step import CompiledStep
+
   import keras
   import tensorflow as tf
-
-  from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
-  from replicator.training.training_function import TrainingFunction
 
   class BiGAN(tf.Module):
     def __init__(self):
@@ -117,7 +117,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
 
   def make(batches):
     with replicator.scope():
-      function = TrainingFunction(replicator, BiGAN(), len(batches))
+      function = CompiledStep(replicator, BiGAN(), len(batches), logs=True)
     images = tf.constant(batches[0] if len(batches) == 1 else batches)
     return lambda: float(function(0, images).fetch()[0]["d"][-1])
   return make
@@ -125,10 +125,10 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
 
 def collectives(call: Call) -> int:
   """How many exchanges between replicas the graph of a step has, counted in its first call."""
+  from replicator.step.collectives import primitives
+
   import tensorflow as tf
   from tensorflow.python.ops import collective_ops
-
-  from replicator.collectives import primitives
   replicas = len(tf.config.list_logical_devices("CPU"))
   counted = []
 
@@ -155,8 +155,6 @@ def collectives(call: Call) -> int:
 
 def take_turns() -> None:
   """A contender's process: for every line it reads, a turn with that many steps in a call."""
-  from replicator.console.quiet import import_tensorflow
-  import_tensorflow()
   if FLAGS.contender in ("mirrored", "one_device", "multi_worker_mirrored"):
     make = ours(FLAGS.contender)
   else:

@@ -18,14 +18,14 @@ import pathlib
 import sys
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
-from absl import app, flags
-
 from benchmarks.feature_parity import digest, error, random_tensors, seed_images
 from benchmarks.usage import require
 from models.vision.classification.resnet import ConvNorm, ResNet
 from models.vision.images.image_source import to_unit_range
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("write", None, "Where to write what the tests compare with.")

@@ -16,9 +16,9 @@ take turns.
 
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks import turns
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"],
@@ -33,12 +33,12 @@ turns.define_flags(["ours", "xla", "torch", "torch_c"])
 
 def ours() -> Callable[[], float]:
   """The step of `experiments.resnet` without augmentation."""
+  import replicator
+  from experiments.resnet import ImageClassifier
+
   import gin
   import keras
   import tensorflow as tf
-
-  import replicator
-  from experiments.resnet import ImageClassifier
 
   keras.config.set_dtype_policy(FLAGS.precision)
   gin.bind_parameter("ResNet.depth", FLAGS.depth)

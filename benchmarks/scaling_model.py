@@ -1,4 +1,4 @@
-"""How well `replicator.doctor.scaling` predicts measured steps on 1, 2, 4 and 8 processes here.
+"""How well `replicator.tools.scaling` predicts measured steps on 1, 2, 4 and 8 processes here.
 
   python -m benchmarks.scaling_model [--processes=2,4,8] [--calls=15]
 
@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from replicator.tools.scaling.model import RING, Network, transfer_seconds
+
 import numpy as np
 from absl import app, flags
 
-from replicator.doctor.scaling.model import RING, Network, transfer_seconds
-
 if TYPE_CHECKING:
-  from replicator.step.context import Transfer
+  from replicator.step.hooks import Transfer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
@@ -51,10 +51,10 @@ CHAIN = 10  # Collectives in a row, so that a call costs little.
 
 def steps() -> dict[str, Callable[[str], None]]:
   """A function that trains each step; call it where TensorFlow may be loaded."""
+  import replicator
+
   import keras
   import tensorflow as tf
-
-  import replicator
 
   class Regression(tf.Module):
     """A network learns to give 0 for random examples of some shape."""
@@ -109,7 +109,7 @@ def settings(strategy: str, processes: int) -> list[str]:
 def measure(processes: int) -> dict:
   """The measurements of one of `processes`: its steps, and collectives by themselves."""
   from replicator.app import config
-  from replicator.doctor.scaling import cost
+  from replicator.tools.scaling import cost
   found: dict = {"steps": {}, "collectives": []}
   if processes > 1:
     config.parse([], settings("multi_worker_mirrored", processes))
@@ -129,9 +129,9 @@ def measure(processes: int) -> dict:
 
 def collectives() -> list[tuple[str, int, float]]:
   """The name of each collective, its bytes, and its seconds."""
-  import tensorflow as tf
-
   import replicator
+
+  import tensorflow as tf
   runner = replicator.Replicator()
   calls = {"all_reduce": replicator.all_mean, "all_gather": lambda x: replicator.all_gather(x)[0]}
   found = []
@@ -152,8 +152,6 @@ def collectives() -> list[tuple[str, int, float]]:
 
 
 def be_one_process() -> None:
-  from replicator.console import quiet
-  quiet.import_tensorflow()
   cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))
   processes = len(cluster["cluster"]["worker"]) if cluster else 1
   found = measure(processes)
@@ -171,7 +169,7 @@ def run(processes: int) -> dict:
     command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",
                f"--record={output}"]
     if processes > 1:
-      command = [sys.executable, "-m", "replicator.launch", f"--workers={processes}", "--",
+      command = [sys.executable, "-m", "replicator", "launch", f"--workers={processes}", "--",
                  *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -244,7 +242,7 @@ def main(argv: list[str]) -> None:
   if FLAGS.record:
     be_one_process()
     return
-  from replicator.step.context import Transfer
+  from replicator.step.hooks import Transfer
   cores = os.cpu_count() or 1
   numbers = [1, *map(int, FLAGS.processes)]
   rounds = [[run(processes) for processes in numbers] for _ in range(FLAGS.rounds)]

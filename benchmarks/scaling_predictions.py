@@ -8,11 +8,11 @@ collectives are those of this library's steps, with float32 gradients.
 
 import dataclasses
 
+from replicator.step.hooks import Transfer
+from replicator.tools.scaling.model import NETWORKS, REPLICAS, counted, efficiency, table
+
 from absl import app, flags
 from matplotlib.figure import Figure
-
-from replicator.doctor.scaling.model import NETWORKS, REPLICAS, counted, efficiency, table
-from replicator.step.context import Transfer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output", "docs/scaling.png", "The picture.")
@@ -49,7 +49,7 @@ BIGGAN = Step(15 * 24 * 3600 / 150_000 / 16, [
 # EPYC, `python -m benchmarks.d4pg_step` measured 188.4 steps a second (docs/results.md). This
 # counts the sums:
 #
-#   python -m replicator.doctor --scaling --experiment=experiments.d4pg \
+#   replicator doctor --scaling --experiment=experiments.d4pg \
 #     --gin_file=configs/d4pg_walker_walk.gin
 D4PG = Step(1 / 188.4, [Transfer("all_reduce", 1_698_816), Transfer("all_reduce", 562_176)])
 

@@ -23,14 +23,14 @@ import sys
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+import replicator
+from models.vision.self_supervision import losses
+
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import app
 from scipy.special import softmax
-
-import replicator
-from models.vision.self_supervision import losses
 
 SIZE, FEATURES = 16, 6
 REPLICAS = (4, 2, 1)  # The first sets how many logical CPUs there are.

@@ -21,9 +21,9 @@ has medians over the turns, and ratios of these medians.
 import importlib
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks import turns
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"],
@@ -39,14 +39,14 @@ turns.define_flags(["ours", "xla", "keras", "pytorch"])
 
 def ours() -> Callable[[], float]:
   """The step of `experiments.sngan` without the encoder's update, which the peers do not have."""
-  import gin
-  import keras
-  import tensorflow as tf
-
   import replicator
   from experiments.sngan import SNGAN
   from models.gan.latents.distributions import draw
   from models.vision.images.image_source import to_unit_range
+
+  import gin
+  import keras
+  import tensorflow as tf
 
   class TwoNetworks(SNGAN):
     def __call__(self, batch):

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from benchmarks import turns
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
-
-from benchmarks import turns
 
 
 def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:

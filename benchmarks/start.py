@@ -13,9 +13,9 @@ import sys
 import tempfile
 import time
 
-from absl import app, flags
-
 from benchmarks.usage import cpu_seconds
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("turns", 3, "How often the start is timed.", lower_bound=1)

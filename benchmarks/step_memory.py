@@ -16,10 +16,9 @@ import json
 import time
 from collections.abc import Callable
 
-from absl import app, flags
-
 from benchmarks.usage import measured_alone, resident_mib
-from replicator.console.quiet import import_tensorflow
+
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("of", "microbatch", ["microbatch", "recompute"], "Which step.")
@@ -35,13 +34,13 @@ DEFAULTS = {"microbatch": (256, ["1", "2", "4", "8", "16"]),  # The batch size, 
 
 def microbatch(n: int, batch_size: int) -> Callable[[], float]:
   """A call that takes a step of SN-GAN with its encoder."""
-  import gin
-  import keras
-  import tensorflow as tf
-
   import replicator
   from experiments.sngan import SNGAN
   from replicator.step import microbatch  # noqa: F401  (for gin)
+
+  import gin
+  import keras
+  import tensorflow as tf
 
   runner = replicator.Replicator()
   for name in ("SNGANGenerator.width", "SNGANDiscriminator.width", "Encoder.width"):
@@ -57,11 +56,11 @@ def microbatch(n: int, batch_size: int) -> Callable[[], float]:
 
 def recompute(n: int, batch_size: int) -> Callable[[], float]:
   """A call that takes a step of the chain of blocks."""
-  import keras
-  import tensorflow as tf
-
   import replicator
   from models.gan.networks.residual_blocks import DownBlock
+
+  import keras
+  import tensorflow as tf
 
   shape = batch_size, 64, 64, 16
   runner = replicator.Replicator()
@@ -99,7 +98,6 @@ def recompute(n: int, batch_size: int) -> Callable[[], float]:
 
 def measure(n: int, batch_size: int) -> None:
   """Trains; prints MiB, seconds a step, and the last loss, as JSON."""
-  import_tensorflow()
   step = {"microbatch": microbatch, "recompute": recompute}[FLAGS.of](n, batch_size)
   before = resident_mib()
   step()

@@ -14,15 +14,15 @@ import subprocess
 import sys
 import tempfile
 
-from absl import app, flags
+from replicator.training.workdir.run_summary import gpus
 
-from replicator.workdir.run_summary import gpus
+from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("precision", "float64", "Keras dtype policy.")
 flags.DEFINE_integer("steps", 20, "Training steps.", lower_bound=1)
 
-LAUNCH = [sys.executable, "-m", "replicator.launch", "--workers=2"]
+LAUNCH = [sys.executable, "-m", "replicator", "launch", "--workers=2"]
 RUNS: dict[str, tuple[list[str], list[str]]] = {
     "one device": ([], ["Replicator.strategy = 'one_device'"]),
     "mirrored, 2 replicas": ([], ["Replicator.strategy = 'mirrored'",
@@ -36,8 +36,7 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 HALVES = """
-from replicator.console import quiet
-quiet.import_tensorflow()
+import replicator
 import tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("GPU")[0], [tf.config.LogicalDeviceConfiguration(6000)] * 2)

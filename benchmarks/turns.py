@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import flags
-
 from benchmarks.usage import family_mib
-from replicator.workdir.run_summary import gpus
+from replicator.training.workdir.run_summary import gpus
+
+from absl import flags
 
 _TO_END = 5  # Seconds that a process has to end by itself.
 
@@ -42,8 +42,8 @@ def set_threads() -> None:
     import torch
     torch.set_num_threads(flags.FLAGS.threads)
   else:
-    from replicator.console.quiet import import_tensorflow
-    import_tensorflow()
+    import replicator  # noqa: F401  (before TensorFlow, so that it is quiet)
+
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(flags.FLAGS.threads)
 

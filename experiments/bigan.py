@@ -9,14 +9,6 @@ the image that the generator makes of it.
 
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.evaluation import sample_variance
@@ -27,6 +19,10 @@ from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

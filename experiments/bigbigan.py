@@ -12,15 +12,6 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.evaluation import sample_variance
@@ -36,6 +27,11 @@ from models.vision.classification.linear_probe import linear_probe
 from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape"])

@@ -9,15 +9,6 @@ loss of section 5.2. One optimizer is for both generators, and one for both disc
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
@@ -28,6 +19,11 @@ from models.vision.images.image_source import ImageSource, Subset, hold_out, rea
 from models.vision.images.unpaired import Unpaired
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape"])
@@ -159,7 +155,7 @@ class Evaluator:
       rows += [images, made[way], *([truth] if self.paired else []), made[way + way[0]]]
     shown = np.arange(12) * count // 12
     return replicator.Evaluation(
-        scalars, grid.image_grid(np.concatenate([row[shown] for row in rows]), 12),
+        scalars, {"samples": grid.image_grid(np.concatenate([row[shown] for row in rows]), 12)},
         f"translations of {count} images of each domain that are not trained on")
 
 

@@ -10,14 +10,6 @@ both, and Gaussian exploration. With `D4PG.returns = @ExpectedReturns` it is DDP
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -26,6 +18,10 @@ from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
 from replicator import app, schedules
 from replicator.errors import above_zero
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["environments"])

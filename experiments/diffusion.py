@@ -9,15 +9,6 @@ deterministic sampler of algorithm 1. `experiments.dmd2` distills it to one step
 import os
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.diffusion import edm
 from models.diffusion.networks import DenoisingMLP  # noqa: F401  (for gin)
@@ -28,6 +19,11 @@ from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app, random
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape"])

@@ -13,15 +13,6 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.diffusion import edm
 from models.diffusion.distillation import matching_gradient, matching_loss
@@ -35,6 +26,11 @@ from models.vision.builtin.digits import Digits
 from models.vision.images import grid
 from models.vision.images.image_source import to_unit_range
 from replicator import app, random
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape"])
@@ -158,10 +154,10 @@ class BesideTeacher:
           latents=step.latents, latent_dim=step.latent_dim, num_classes=0,
           generate=step.generate_slowly))
     own, teacher = self.evaluate(step), self.of_teacher
-    assert own.picture is not None and teacher.picture is not None
     return replicator.Evaluation(
         {**own.scalars, **{f"teacher_{name}": value for name, value in teacher.scalars.items()}},
-        grid.side_by_side(own.picture, teacher.picture), own.method)
+        {"samples": grid.side_by_side(own.images["samples"], teacher.images["samples"])},
+        own.method)
 
 
 @gin.configurable

@@ -10,15 +10,6 @@ compare with: one trained on the source only, one on the target, whose labels no
 
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.images.grid import image_grid, side_by_side
@@ -26,6 +17,11 @@ from models.vision.images.image_source import ImageSource, hold_out, read, to_un
 from models.vision.images.unpaired import Unpaired
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 def encoder(dropout: float) -> keras.Model:
@@ -181,7 +177,7 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
   return replicator.Evaluation(
       {name: np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
        for name, (encode, classifier) in networks.items()},
-      picture=side_by_side(image_grid(shown[0]), image_grid(shown[1])),
+      {"samples": side_by_side(image_grid(shown[0]), image_grid(shown[1]))},
       method=f"accuracy on {held_out.size} images of the target that are not trained on")
 
 

@@ -12,14 +12,6 @@ with `DQN.epsilon = 0.0`).
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -29,6 +21,10 @@ from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.replay.replay import Transitions
 from replicator import app, random, schedules
 from replicator.errors import from_0_to_1
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["environments"])

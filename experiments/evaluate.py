@@ -1,6 +1,6 @@
 """Compares generated images with real ones: FID, KID, precision, recall, inception score, and more.
 
-    python -m experiments.evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
+    replicator evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
         [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]
         [--metrics=fid,kid,prdc,is,swd,intra_fid] [--samples=N] [--resolution=R] [--json=FILE]
         [--out=FOLDER] [--step=N|best] [--seed=S]
@@ -21,14 +21,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import numpy as np
-import tensorflow as tf
-from absl import logging as absl_logging
-
 from experiments import sample
 from models.gan.evaluation import sampling
 from models.metrics import cache, comparison, memorization
@@ -46,7 +38,11 @@ from replicator.app import load
 from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.errors import first_line, nearest
-from replicator.storage.urls import folder_of, is_url, refuse_url
+from replicator.training.workdir.places import folder_of, is_url, refuse_url
+
+import numpy as np
+import tensorflow as tf
+from absl import logging as absl_logging
 
 _FEATURES = ("inception", "efficientnet", "classifier")
 _OF_RUNS = ("standing_statistics", "step", "gin_param")  # Flags, beside --seed.
@@ -140,8 +136,8 @@ def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSe
     return open_set(flags.fake, flags.resolution), None
   sample.check_program(flags.fake, flags.yes)
   status.doing("loading the run")
-  training, number = load.load_training(flags.fake, flags.step, flags.gin_param, flags.yes)
-  gan = training.step
+  run, number = load.load_run(flags.fake, flags.step, flags.gin_param, flags.yes)
+  gan = run.module
   sampling.check(gan)
   if flags.standing_statistics:
     sampling.set_standing_statistics(gan, flags.standing_statistics)

@@ -1,6 +1,6 @@
 """Exports the networks of a run to files that load without this project.
 
-    python -m experiments.export --run=RUN --out=FOLDER [--networks=generator,encoder]
+    replicator export --run=RUN --out=FOLDER [--networks=generator,encoder]
         [--formats=savedmodel,onnx] [--step=N|best]
 
 The folder gets a model card, `README.md`, and each network in each format: the generator and the
@@ -15,12 +15,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import tensorflow as tf
-
 from experiments import sample
 from models.export import card, formats, networks
 from models.export.networks import ExportedNetwork
@@ -28,7 +22,9 @@ from replicator import atomic
 from replicator.app import load
 from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
-from replicator.workdir import reader
+from replicator.training.workdir import reader
+
+import tensorflow as tf
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,8 +58,8 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()
   with Status() as status:
     status.doing("loading the run")
-    training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
-    wanted = networks.chosen(training, flags.networks)
+    run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
+    wanted = networks.chosen(run, flags.networks)
     with atomic.created(flags.out) as folder:
       folder.mkdir()
       files = _write(wanted, flags.formats, folder, status)

@@ -8,14 +8,6 @@ WGAN-GP, BigGAN, DCGAN and ACGAN are configurations of it.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
@@ -44,7 +36,11 @@ from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

@@ -8,14 +8,6 @@ GAN without that. Networks, loss and distribution of codes are chosen in the gin
 
 from collections.abc import Callable, Sequence
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.evaluation import sample_variance
@@ -29,6 +21,10 @@ from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

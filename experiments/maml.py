@@ -12,18 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
+import replicator
+from replicator import app, random
+from replicator.errors import at_least_one
 
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-import replicator
-from replicator import app, random
-from replicator.errors import at_least_one
 
 _SHOWN = (0, 1, 5, 10)  # The numbers of gradient steps that an evaluation reports.
 _RATES = (2e-3, 5e-3, 0.02)  # What the pretrained network may choose from, too.
@@ -165,7 +161,7 @@ def evaluate(step: MAML, number: int) -> replicator.Evaluation:
   return replicator.Evaluation(
       {f"{name}_{count}": error[count] for count in _SHOWN for name, error in
        (("maml", errors[0, 0]), ("pretrained", errors[0, 1]), ("pretrained_best", best))},
-      picture=_drawn(tasks, fits[0]),
+      {"samples": _drawn(tasks, fits[0])},
       method=f"mean squared errors after gradient steps on {number} new tasks")
 
 

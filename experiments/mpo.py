@@ -11,14 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -27,6 +19,10 @@ from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.networks.distributions import log_density
 from replicator import app, random
 from replicator.errors import above_zero, at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class Normal(NamedTuple):

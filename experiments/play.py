@@ -1,6 +1,6 @@
 """Plays episodes with the agent of a run: their returns, and a film of the first one.
 
-    python -m experiments.play --run=RUN [--episodes=10] [--video=FILE.mp4|FILE.gif]
+    replicator play --run=RUN [--episodes=10] [--video=FILE.mp4|FILE.gif]
         [--step=N|best]
 
 The actions are greedy, and the episodes are the first ones of every evaluation of the run.
@@ -12,12 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import numpy as np
-
 from experiments import sample
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.evaluation import EpisodeEvaluator, Episodes
@@ -28,6 +22,8 @@ from replicator.app import load
 from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.errors import RunFailed
+
+import numpy as np
 
 _SUFFIXES = (".mp4", ".gif")
 _HEIGHT = 240  # Pixels of a film.
@@ -60,8 +56,8 @@ def _run(flags: argparse.Namespace) -> int:
   sample.check_program(flags.run, flags.yes)
   with Status() as status:
     status.doing("loading the run")
-    training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
-    agent = training.step
+    run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
+    agent = run.module
     if not hasattr(agent, "actor"):
       raise UsageError(f"--run={flags.run}: its {type(agent).__name__} is no agent, so it has no "
                        "environments to play in")

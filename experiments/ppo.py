@@ -9,14 +9,6 @@ rollout, with generalized advantage estimates, which bootstrap where an episode 
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -26,6 +18,10 @@ from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.rollouts import Experience, Rollouts
 from replicator import app, random, schedules
 from replicator.errors import above_zero
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["environments"])

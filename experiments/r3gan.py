@@ -8,14 +8,6 @@ updates of both players. So each update takes one half of the batch.
 
 from collections.abc import Callable, Sequence
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.augmentation import ada, diffaugment  # noqa: F401  (for gin)
@@ -32,6 +24,10 @@ from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["image_shape", "num_classes"])

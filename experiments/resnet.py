@@ -8,15 +8,6 @@ He et al. 2015 (arXiv:1512.03385), trained as in Goyal et al. 2017 (arXiv:1706.0
 import functools
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.augmentation.flip_and_shift import FlipAndShift  # noqa: F401  (for gin)
@@ -27,6 +18,11 @@ from models.vision.classification.resnet import ResNet
 from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
 from replicator import app
 from replicator.strategies import distributed_evaluation
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 def cross_entropy(classes: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,10 @@
 """Samples the generator of a run: a grid, a data set, a walk between codes, reconstructions.
 
-    python -m experiments.sample --run=RUN --out=grid.png|FOLDER|FILE.zip
+    replicator sample --run=RUN --out=grid.png|FOLDER|FILE.zip
         [--step=N|best] [--classes=3,7] [--truncation=0.5] [--seed=S] [--count=N]
-    python -m experiments.sample --run=RUN --out=walk.png|walk.webp --interpolate
+    replicator sample --run=RUN --out=walk.png|walk.webp --interpolate
         [--seed=1,2,...] [--classes=3,7,...] [--count=N]
-    python -m experiments.sample --run=RUN --out=pairs.png --reconstruct=DATA [--classes=C]
+    replicator sample --run=RUN --out=pairs.png --reconstruct=DATA [--classes=C]
 
 The run may be of any experiment whose step `models.gan.evaluation.sampling` can call. The same
 seed gives the same image at the same place, whatever the count.
@@ -17,23 +17,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
-
-import numpy as np
-import tensorflow as tf
-
 from models.gan.evaluation import sampling
 from models.metrics.images import image_sets
 from models.vision.images import grid, write
 from models.vision.images.decode import as_array, as_image
-from replicator import UsageError, rerun
+from replicator import UsageError
 from replicator.app import load
 from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
-from replicator.storage.urls import folder_of, refuse_url
+from replicator.tools import rerun
+from replicator.training.workdir.places import folder_of, refuse_url
+
+import numpy as np
+import tensorflow as tf
 
 _WIDEST_CLASSES = 16     # Classes that have a column each.
 _ROWS = 8
@@ -150,8 +147,8 @@ def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
   with Status() as status:
     status.doing("loading the run")
-    training, number = load.load_training(flags.run, flags.step, flags.gin_param, flags.yes)
-    gan = training.step
+    run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
+    gan = run.module
     sampling.check(gan)
     if flags.standing_statistics:
       sampling.set_standing_statistics(gan, flags.standing_statistics, flags.truncation)

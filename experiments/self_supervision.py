@@ -11,14 +11,6 @@ and DINO learn from a teacher, whose weights are moving averages of the network'
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.augmentation.random_view import TwoViews
@@ -29,6 +21,10 @@ from models.vision.self_supervision import losses
 from models.vision.self_supervision.evaluation import FeatureEvaluator
 from models.vision.self_supervision.projector import projector
 from replicator import app
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["channels"])

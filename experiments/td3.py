@@ -9,14 +9,6 @@ the target policy's actions, and a policy and target networks that move at every
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -24,6 +16,10 @@ from models.rl.networks import two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
 from replicator import UsageError, app, random, schedules
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["environments"])

@@ -9,15 +9,6 @@ quantization, or a codebook of moving averages; see `models.gan.networks.quantiz
 from collections.abc import Callable
 from typing import Any
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan import gans
 from models.gan.evaluation.feature_metrics import FeatureMetrics
@@ -28,7 +19,12 @@ from models.gan.networks.vqgan import VQGANAutoencoder
 from models.vision.images import grid, image_source
 from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
 from replicator import app
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 _AT_A_TIME = 250
 
@@ -171,7 +167,7 @@ class ReconstructionEvaluator:
         **{f"reconstruction_{name}": value for name, value in measured.items()}}
     shown = np.arange(36).reshape(3, 12) * count // 36
     rows = [x for row in shown for x in (images[row], image_source.to_uint8(made[row]))]
-    return replicator.Evaluation(scalars, grid.image_grid(np.concatenate(rows), 12),
+    return replicator.Evaluation(scalars, {"samples": grid.image_grid(np.concatenate(rows), 12)},
                                  self.metrics.description)
 
 

@@ -11,14 +11,6 @@ returns, and states that are stored in the replay. A replayed sequence begins wi
 
 from collections.abc import Callable
 
-from replicator.console import start
-
-start.import_tensorflow(__name__)
-
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
@@ -30,6 +22,10 @@ from models.rl.world_model.returns import ReturnRange, lambda_returns
 from models.rl.world_model.world_model import Dream, WorldModel
 from replicator import app, random
 from replicator.errors import at_least_one, from_0_to_1
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable(denylist=["environments"])

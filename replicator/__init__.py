@@ -1,13 +1,20 @@
 """One replica step function, any `tf.distribute` strategy.
 
 The names in `__init__.pyi` are the whole interface. Each loads on first use, so that
-`import replicator` costs nothing and `python -m replicator.launch` starts without TensorFlow.
+`import replicator` costs nothing, and commands that need no TensorFlow start without it.
 """
+
+import importlib
+
+from replicator.console.hidden import explain_hidden_modules
+from replicator.console.quiet import quiet_tensorflow
+from replicator.training.workdir import places
 
 import lazy_loader
 
-from replicator import moved
-
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-moved.say_where(__name__)
+quiet_tensorflow()
+explain_hidden_modules()
+# A run may be in an object store, which the training opens by this tool.
+places.open_tool = lambda: importlib.import_module("replicator.tools.storage.remote")

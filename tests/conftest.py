@@ -5,9 +5,9 @@ import os
 import sys
 import types
 
-import pytest
+import replicator  # noqa: F401  (before TensorFlow, so that it is quiet)
 
-from replicator.console import quiet
+import pytest
 
 NUM_DEVICES = 8
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # A folder's conftest may import it first.
@@ -18,7 +18,6 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 def pytest_configure(config):
   if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
     return  # The process that distributes the tests runs none, and needs no TensorFlow.
-  quiet.import_tensorflow()
   import tensorflow as tf
   cpu = tf.config.list_physical_devices("CPU")[0]
   devices = [tf.config.LogicalDeviceConfiguration() for _ in range(NUM_DEVICES)]
@@ -46,12 +45,12 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def restored():
   """Every test begins with seed 0, and without what `train`, `load` and gin files set before."""
+  from replicator import random
+  from replicator.step import context
+
   import gin
   import keras
   import tensorflow as tf
-
-  from replicator import random
-  from replicator.step import context
   random.set_seed(0)
   yield
   random.set_seed(0)  # For what several tests share, too.
@@ -82,15 +81,16 @@ def float64(set_precision):
 @pytest.fixture
 def without_curves(monkeypatch):
   """Pages have no curves."""
-  from replicator.workdir import charts
+  from replicator.training.workdir import charts
   monkeypatch.setattr(charts, "curves", lambda *arguments: "<svg></svg>")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def reports_without_curves():
   """Reports of trainings have no curves. To draw them would take longer than a tiny training."""
-  from replicator.workdir import charts, writer
-  write_report = writer.write_report
+  from replicator.training.callbacks import report
+  from replicator.training.workdir import charts
+  write_report = report.write_report
 
   def write(workdir):
     with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +98,7 @@ def reports_without_curves():
       return write_report(workdir)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(writer, "write_report", write)
+    patch.setattr(report, "write_report", write)
     yield
 
 

@@ -71,7 +71,8 @@ def commands_of(block: Block) -> list[list[str]]:
 
 def commands_of_head(file: pathlib.Path) -> list[list[str]]:
   """The words of each command in the comments of a gin file."""
-  found = re.findall(r"^# +(python -m (?:.*\\\n# )*.*)$", file.read_text(), re.MULTILINE)
+  found = re.findall(r"^#   ((?:python -m|replicator) (?:.*\\\n# )*.*)$", file.read_text(),
+                     re.MULTILINE)
   return [shlex.split(command.replace("\\\n# ", "")) for command in found]
 
 

@@ -25,12 +25,15 @@ def check_none(offenders: Iterable[str]) -> None:
 
 @functools.cache
 def imports(tree: ast.AST) -> list[tuple[int, str]]:
-  """(line, dotted name) of all imports, wherever they stand; a relative one begins with a dot."""
+  """(line, dotted name) of all imports that run, wherever they stand."""
+  for_types = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If)
+               and ast.unparse(node.test) == "TYPE_CHECKING" for inner in ast.walk(node)}
   found = []
   for node in ast.walk(tree):
+    if id(node) in for_types:
+      continue
     if isinstance(node, ast.Import):
       found += [(node.lineno, alias.name) for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-      home = "." * node.level + (node.module or "")
-      found += [(node.lineno, f"{home}.{alias.name}") for alias in node.names]
+      found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
   return found

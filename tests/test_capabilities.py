@@ -3,15 +3,15 @@
 import pathlib
 import re
 
-import keras
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import Replicator
 from tests.programs import capabilities
 from tests.programs.features import FEATURES
 from tests.programs.refusals import refusal
+
+import keras
+import pytest
+import tensorflow as tf
 
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "capabilities.md"
 WIDTH = 4  # The inputs of a layer.

@@ -4,19 +4,19 @@ import importlib
 import pathlib
 import re
 
+import replicator
+from replicator.app import config
+from replicator.strategies import strategy
+from replicator.tools.sweeps import space, sweep, sweep_file
+from tests.experiments.tiny_gans import GANS
+from tests.programs.capabilities import eagerly
+from tests.programs.logs import rows
+
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-
-import replicator
-from replicator.app import config
-from replicator.strategies import strategy
-from replicator.sweeps import space, sweep, sweep_file
-from tests.experiments.tiny_gans import GANS
-from tests.programs.capabilities import eagerly
-from tests.programs.logs import rows
 
 # The experiments of the files that begin so; those that `tests/experiments` trains come last.
 AGENTS = {"d4pg": "d4pg", "ddpg": "d4pg", "dqn": "dqn", "mpo": "mpo", "ppo": "ppo", "sac": "sac",

@@ -3,11 +3,11 @@
 import json
 import re
 
-import pytest
-
 from tests import pages
 from tests.programs import logs
 from tests.programs.processes import forked
+
+import pytest
 
 BLOCKS = pages.blocks_of(pages.EXTEND)
 FILES = {block.title: block.text for block in BLOCKS if block.title}
@@ -57,7 +57,7 @@ def test_all_parts_of_a_gan_train_together(project):
   assert 0 < evaluated["eval/contrast"] < evaluated["eval/contrast_of_data"]
   assert all(row["penalty"] > 0 for row in rows if "penalty" in row)
   lines = (project / "run" / "lines.txt").read_text().splitlines()
-  assert len(lines) == 4 and lines[-1] == "finished"
+  assert len(lines) == 4 and lines[-1] == "done"
 
 
 @pytest.mark.slow
@@ -69,6 +69,6 @@ def test_an_agent_trains_in_an_environment(project):
 
 @pytest.mark.slow
 def test_a_command_takes_data_of_a_module(project):
-  (words,) = (words for words in COMMANDS.values() if "models.vision.preview" in words)
-  forked(*words[1:], cwd=project)
+  (words,) = (words for words in COMMANDS.values() if "preview" in words)
+  forked("-m", *words, cwd=project)
   assert "columns" in (project / "preview.html").read_text()

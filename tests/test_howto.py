@@ -5,16 +5,16 @@ import pathlib
 import re
 import zipfile
 
-import numpy as np
-import pytest
-from PIL import Image
-
 from benchmarks.feature_parity import random_tensors, shapes
 from models.metrics.extractors import inception
 from tests import pages
 from tests.models.metrics.torch_writer import write_weights
 from tests.programs import logs
 from tests.programs.processes import forked
+
+import numpy as np
+import pytest
+from PIL import Image
 
 STEPS = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
          "train.checkpoint_every = 2", "train.global_batch_size = 16"]
@@ -27,7 +27,7 @@ IMAGES = [*STEPS, *NARROW, "train.steps = 1", "train.global_batch_size = 2"]
 
 
 def commands(page: str, heading: str) -> list[list[str]]:
-  """The words of the Python commands below a heading of a page of "How-to"."""
+  """The words of the commands of this project below a heading of a page of "How-to"."""
   file = pages.ROOT / f"docs/howto/{page}.md"
   lines = file.read_text().splitlines()
   first = lines.index(f"## {heading}") + 1
@@ -35,14 +35,15 @@ def commands(page: str, heading: str) -> list[list[str]]:
   last = next((number for number in ends if number > first), len(lines) + 1)
   return [words for block in pages.blocks_of(file) if block.language == "bash"
           and first < int(block.where.rpartition(":")[2]) < last
-          for words in pages.commands_of(block) if words[0] == "python"]
+          for words in pages.commands_of(block) if words[0] in ("python", "replicator")]
 
 
 def typed(folder: pathlib.Path, words: list[str], *more: str, bindings: list[str] | None = None,
           status: int = 0) -> str:
   """Runs a command in the folder, with more flags and gin bindings; what it prints."""
   expanded = [each for word in words for each in sorted(glob.glob(word, root_dir=folder)) or [word]]
-  done = forked(*expanded[1:], *more, *(f"--gin_param={binding}" for binding in bindings or []),
+  program = expanded[1:] if words[0] == "python" else ["-m", *expanded]
+  done = forked(*program, *more, *(f"--gin_param={binding}" for binding in bindings or []),
                 cwd=folder, status=status, WANDB_ERROR_REPORTING="false", HOME=str(folder))
   return done.stdout + done.stderr
 
@@ -75,7 +76,8 @@ def test_a_run_stops_early_is_sampled_at_its_best_and_resumes_on_other_replicas(
   train, sample = commands("samples", "50,000 samples of the best checkpoint")
   (resume,) = commands("resume", "On other hardware or replicas")
   printed = typed(tmp_path, train, *early[5:], EAGER, bindings=[
-      *DIGITS, "train.eval_every = 1", "train.patience = 1", "Checkpoints.best_is = 'max'"])
+      *DIGITS, "train.eval_every = 1", "EarlyStopping.patience = 1",
+      "EarlyStopping.best_is = 'max'", "Checkpoints.best_is = 'max'"])
   assert "default, 1 replica" in printed
   assert "stopped early at step 1: eval/classifier_frechet_distance has not improved" in printed
   typed(tmp_path, sample, "--count=20")
@@ -107,7 +109,8 @@ def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path)
 def test_a_step_in_half_precision_is_profiled(tmp_path):
   (profile,) = commands("speed", "Profile a slow step")
   (mixed,) = commands("speed", "Mixed precision")
-  printed = typed(tmp_path, profile, mixed[-1], EAGER, bindings=[*DIGITS, "train.profile = (2, 3)"])
+  printed = typed(tmp_path, profile, mixed[-1], EAGER,
+                  bindings=[*DIGITS, "Profile.first = 2", "Profile.last = 3"])
   assert "1 replica, mixed_bfloat16" in printed
   assert re.search(r"profile +steps 2 to 3: .* input \d+%, step \d+%", printed)
 

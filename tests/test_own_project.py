@@ -2,11 +2,11 @@
 
 import re
 
-import pytest
-
 from replicator import UsageError
 from replicator.console import gin_files, programs
 from tests.programs.processes import ROOT, python
+
+import pytest
 
 # Both load no TensorFlow.
 OWN = '"""An experiment of my own."""\nimport replicator\nfrom models import export, mine\n'
@@ -64,10 +64,10 @@ def test_a_gin_file_is_found_by_its_name(project):
 
 
 def test_the_command_runs_what_python_runs(project):
-  assert programs.python_words(["doctor", "--help"]) == ["-m", "replicator.doctor", "--help"]
-  assert programs.python_words(["run", "sngan", "-x"]) == ["-m", "experiments.sngan", "-x"]
-  assert programs.python_words(["run", "my_step.py"]) == ["my_step.py"]
-  assert programs.python_words(["run", "some.module"]) == ["-m", "some.module"]
+  assert programs.program_of(["doctor", "--help"]) == ("replicator.doctor", ["--help"])
+  assert programs.program_of(["run", "sngan", "-x"]) == ("experiments.sngan", ["-x"])
+  assert programs.program_of(["run", "my_step.py"]) == ("my_step.py", [])
+  assert programs.program_of(["run", "some.module"]) == ("some.module", [])
   python("-m", "replicator", "run", "own", cwd=project)
   (project / "experiments" / "__init__.py").touch()
   hidden = python("-c", INSTALLED, "replicator", "run", "sngan", cwd=project, status=2).stderr
@@ -86,5 +86,5 @@ def test_the_command_lists_its_commands():
     (["run", "sgan"], "replicator run sgan: no such experiment. Did you mean 'sngan'?")])
 def test_a_command_that_does_not_exist_is_one_line(words, line):
   with pytest.raises(UsageError) as refused:
-    programs.python_words(words)
+    programs.program_of(words)
   assert str(refused.value).startswith(line)

@@ -89,7 +89,7 @@ except UsageError as error:
 # devices](../howto/strategies.md#several-processes).
 
 # %%
-# !python -m replicator.launch --workers=2 -- python line.py --gin_file=line.gin \
+# !replicator launch --workers=2 -- python line.py --gin_file=line.gin \
 #     --gin_file=strategies/multi_worker_mirrored.gin --workdir=runs/processes
 
 # %% [markdown]

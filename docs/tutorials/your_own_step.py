@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Your own step
 #
-# This page ports a GAN from a plain Keras loop to a replica step, and proves it. Then it trains
-# BYOL, which needs a teacher with averaged weights and two views of each image.
+# This page ports a GAN from a plain Keras loop to a replica step, and proves that it trains the
+# same on several replicas. Then it trains BYOL, which needs a teacher with averaged weights and two
+# views of each image.
 #
 # ## A plain loop
 #
@@ -13,11 +14,9 @@ import os
 import tempfile
 
 import replicator  # First: it keeps the log of TensorFlow quiet.
-from replicator.app import config
 
 os.chdir(tempfile.mkdtemp())
-config.parse([], ["Replicator.logical_cpus = 2"])
-two = replicator.Replicator("mirrored")  # Makes two CPU devices, before TensorFlow computes.
+two = replicator.Replicator("mirrored", logical_cpus=2)  # Splits the CPU, before TensorFlow starts.
 
 # %%
 import keras
@@ -104,10 +103,10 @@ if __name__ == "__main__":
 # ## Ask the doctor
 #
 # The doctor trains the first steps on one replica and on several, in float64, with the same seed
-# and the same batches, and compares every number. It finds what does not survive the division:
+# and the same batches, and compares every number. It finds what does not survive the split:
 
 # %%
-# !python -m replicator.doctor --experiment=first_try.py --steps=2
+# !replicator doctor --experiment=first_try.py --steps=2
 
 # %% [markdown]
 # `replicator.random` draws for each example of the global batch, and `GlobalBatchNorm` takes its
@@ -122,7 +121,7 @@ text = text.replace("tf.random.normal([x.shape[0], 16], dtype=x.dtype)",
 _ = open("gan.py", "w").write(text)
 
 # %%
-# !python -m replicator.doctor --experiment=gan.py --steps=2
+# !replicator doctor --experiment=gan.py --steps=2
 assert _exit_code == 0
 
 # %% [markdown]
@@ -185,9 +184,9 @@ import json
 
 
 def losses_of(strategy):
-  config.parse([], [f"Replicator.strategy = '{strategy}'", "Replicator.logical_cpus = 2"])
   train(BYOL, views(), workdir=f"runs/{strategy}", steps=40, global_batch_size=128,
-        precision="float64", log_every=1, eval_every=0)
+        precision="float64", log_every=1, eval_every=0,
+        replicator=replicator.Replicator(strategy, logical_cpus=2))
   return [json.loads(line)["loss"] for line in open(f"runs/{strategy}/metrics.jsonl")]
 
 

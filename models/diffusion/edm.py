@@ -7,11 +7,11 @@ of all examples that may be behind each. The score is (D(x; sigma) - x) / sigma^
 
 from collections.abc import Callable, Sequence
 
+from replicator import UsageError
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator import UsageError
 
 Denoise = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """D(x; sigma): `[n, ...], [n] or [] -> [n, ...]`."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan.evaluation.sample_evaluator import samples
 from replicator.errors import at_least_one
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 _COVERED_SHARE = 0.2
 
@@ -100,7 +100,7 @@ class PointEvaluator:
   def __call__(self, step: Any) -> replicator.Evaluation:
     """The numbers of `GaussianMixture.measure`, and a picture of the points."""
     points = np.asarray(samples(step, self.points), np.float64)
-    return replicator.Evaluation(self.data.measure(points), self.picture(points),
+    return replicator.Evaluation(self.data.measure(points), {"samples": self.picture(points)},
                                  f"{self.points:,} points")
 
   def picture(self, points: np.ndarray) -> np.ndarray:

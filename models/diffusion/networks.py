@@ -7,13 +7,13 @@ the same arguments, returns what the last layer sees, `[n, num_features]`.
 
 from collections.abc import Sequence
 
+from models.gan.networks.building import build_chain, call_chain
+from replicator.errors import at_least_one
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-from models.gan.networks.building import build_chain, call_chain
-from replicator.errors import at_least_one
 
 _FREQUENCIES = [2.0 ** (i / 2) for i in range(10)]
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
-
 from models.export.networks import ExportedNetwork
 from replicator.console.formatting import format_number
-from replicator.workdir.reader import Run
+from replicator.training.workdir.reader import Run
+
+import jinja2
 
 _DATA = re.compile(r"^(?:\w+\.data|Environments\.name|ImageFolder\.path) = (.+)$", re.MULTILINE)
 

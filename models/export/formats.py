@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from models.export import loading
 from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork
 from replicator import UsageError, processes
 from replicator.errors import RunFailed, first_line
+
+import numpy as np
+import tensorflow as tf
 
 SUFFIXES = {"savedmodel": "", "onnx": ".onnx"}
 _TOLERANCES = {"": 1e-6, ".onnx": 1e-5}  # For results up to 1.

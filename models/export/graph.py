@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from replicator import UsageError
+
 import numpy as np
 import tensorflow as tf
-
-from replicator import UsageError
 
 
 class FrozenGraph:

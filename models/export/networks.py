@@ -7,20 +7,20 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 from models.export.graph import FrozenGraph
 from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
 from models.gan.networks.bigbigan import CodeDistribution
 from replicator import UsageError
-from replicator.inputs.inputs import stream
-from replicator.optimizers.optimizer import Optimizer
+from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
-from replicator.training.observer import Training
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.training.inputs.pipeline import stream
+from replicator.training.run import Run
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 _SEED = 0
 
@@ -68,7 +68,7 @@ class ExportedNetwork:
     return [each.draw(generator, count) for each in self.inputs]
 
 
-def chosen(training: Training, names: list[str]) -> list[ExportedNetwork]:
+def chosen(run: Run, names: list[str]) -> list[ExportedNetwork]:
   """The networks of a trained step that have these names, or are attributes of these names.
 
   Without names they are those of `networks_of`; a step that has none of these gives all Keras
@@ -79,7 +79,7 @@ def chosen(training: Training, names: list[str]) -> list[ExportedNetwork]:
     UsageError: there is no such network, the step does not call it with tensors alone, or its
       result is not one tensor.
   """
-  step = training.step
+  step = run.module
   made = networks_of(step)
   layers = {name: value for name, value in vars(step).items()
             if isinstance(value, keras.Layer) and value.variables and name not in made}
@@ -90,12 +90,12 @@ def chosen(training: Training, names: list[str]) -> list[ExportedNetwork]:
   if not (made or layers):
     raise UsageError(f"{type(step).__name__} is no GAN and no agent, and has no Keras network as "
                      "an attribute, so there is nothing to export")
-  return [made[name] if name in made else _of_layer(training, name, layers[name])
+  return [made[name] if name in made else _of_layer(run, name, layers[name])
           for name in names or made or layers]
 
 
-def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetwork:
-  taken = _known_call(layer) or _traced_call(training, layer)
+def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
+  taken = _known_call(layer) or _traced_call(run, layer)
   names, values = list(taken), list(taken.values())  # `tf.nest` would sort a dict.
   specs = [each for each in tf.nest.flatten(values) if isinstance(each, tf.TensorSpec)]
   if not specs:
@@ -105,7 +105,7 @@ def _of_layer(training: Training, name: str, layer: keras.Layer) -> ExportedNetw
   called_with = [Values(each.name, tuple(each.shape[1:]), each.dtype.name, "as in the training")
                  for each in specs]
   owned = {id(variable) for variable in layer.variables}
-  optimizers = [each for _, each in held_by(training.step, (Optimizer,))
+  optimizers = [each for _, each in held_by(run.module, (Optimizer,))
                 if each.averages and owned & set(map(id, each.variables_updated))]
 
   def call(*arguments: tf.Tensor) -> Any:
@@ -148,7 +148,7 @@ def _known_call(layer: keras.Layer) -> dict[str, Any]:
       layer.input if len(inputs) > 1 else inputs[0])}
 
 
-def _traced_call(training: Training, layer: keras.Layer) -> dict[str, Any]:
+def _traced_call(run: Run, layer: keras.Layer) -> dict[str, Any]:
   """The arguments of the last call of a network in a step, which is traced for that.
 
   They are by name, with named specs for tensors, and without `training`.
@@ -163,11 +163,11 @@ def _traced_call(training: Training, layer: keras.Layer) -> dict[str, Any]:
                   if name != "training"})
     return call(*arguments, **options)
 
-  batches = stream(training.inputs, training.input_context)
+  batches = stream(run.inputs, run.input_context)
   with contextlib.closing(batches):
     layer.call = recorded
     try:
-      TrainingFunction(training.replicator, training.step, 1).trace(next(batches))
+      CompiledStep(run.replicator, run.module, logs=True).trace(next(batches))
     finally:
       del layer.call
   return found

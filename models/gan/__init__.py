@@ -1,3 +1,1 @@
 """Generative adversarial networks with encoders."""
-
-import replicator.moved  # noqa: F401  (says where modules went)

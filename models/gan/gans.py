@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan.evaluation import sampling
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.images.image_source import ImageSource, to_unit_range
+
+import keras
+import tensorflow as tf
 
 
 def train(make_gan: Callable[[tuple[int, int, int], int], Any], data: Callable[[], ImageSource],
@@ -32,7 +32,7 @@ def check_square(source: ImageSource) -> None:
   if height != width:
     raise replicator.UsageError(
         f"{type(source).__name__}: has images of {height} x {width} pixels, and a GAN needs "
-        f"squares; cut them out: python -m models.vision.convert DATA OUT --shards=1 "
+        f"squares; cut them out: replicator convert DATA OUT --shards=1 "
         f"--resolution={min(height, width)}, and set TFRecords.path = 'OUT'")
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from absl import logging
-
 from models.metrics.comparison import Gathered, gather
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.extractors.extractor import Extractor
 from models.metrics.images.image_sets import ImageSet, Seen
 from replicator import atomic
+
+import numpy as np
+from absl import logging
 
 Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
 """Passes batches of images on, and shows the progress of what is done with them."""

@@ -9,9 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import scipy.special
-
 from models.metrics.distances.checks import checked
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
@@ -23,6 +20,9 @@ from models.metrics.extractors.extractor import Extracted, Extractor
 from replicator import UsageError
 from replicator.console.formatting import format_number
 from replicator.errors import nearest
+
+import numpy as np
+import scipy.special
 
 _KID_SUBSETS, _KID_SUBSET_SIZE = 100, 1000
 _SPLITS = 10
@@ -238,7 +238,7 @@ NEEDS = {name: metric.needs for name, metric in _METRICS.items()}
 
 
 def table(report: dict[str, Any]) -> str:
-  """The rows of a report of `experiments.evaluate` in columns, and below them what they share."""
+  """The rows of a report of `replicator evaluate` in columns, and below them what they share."""
   cells = [("metric", "value", "spread", "95 % interval", "real", "generated", "method")]
   for row in report["rows"]:
     spread = "none" if row["spread"] is None else format_number(row["spread"])

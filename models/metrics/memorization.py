@@ -3,13 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from models.metrics.comparison import Gathered
 from models.metrics.distances.neighbors import nearest
 from models.metrics.images.image_sets import ImageSet, pick
 from models.vision.images import grid
 from models.vision.images.write import write_picture
+
+import numpy as np
 
 _NEIGHBORS = 6
 

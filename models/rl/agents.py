@@ -7,9 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import gin
-import tensorflow as tf
-
 import replicator
 from models.rl.acting.action_noise import Exploration
 from models.rl.acting.actor import Actor
@@ -23,6 +20,9 @@ from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.sequences import SequenceReplay
 from replicator import UsageError, random, schedules
 from replicator.errors import above_zero
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

@@ -1,6 +1,6 @@
 """Converts images to TFRecord shards, which `TFRecords` draws from.
 
-    python -m models.vision.convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
+    replicator convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
         [--skip_unreadable]
 
 SOURCE is any data that `models.vision.sources.open_encoded` opens. Images keep their order. Their
@@ -20,9 +20,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-from absl import logging
-
 from models.vision.images.decode import Shape, decode
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
@@ -36,7 +33,10 @@ from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.errors import first_line
-from replicator.storage.urls import refuse_url
+from replicator.training.workdir.places import refuse_url
+
+import numpy as np
+from absl import logging
 
 _TRIAL = (64, 64, 3)  # To see whether an image can be decoded; large JPEG files are at a fraction.
 

@@ -4,9 +4,6 @@ import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import gin
-import tensorflow as tf
-
 from models.vision.augmentation.random_view import Augmented, TwoViews
 from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
 from models.vision.builtin.shapes import Shapes
@@ -21,6 +18,9 @@ from models.vision.shards import imagenet, sharded_images
 from models.vision.shards.sharded_images import TFRecords
 from replicator import UsageError
 from replicator.errors import chain_of, first_line, nearest
+
+import gin
+import tensorflow as tf
 
 __all__ = ["TFDS", "Augmented", "Digits", "HuggingFace", "ImageArrays", "ImageFolder", "ImageZip",
            "MNISTDigits", "Shapes", "StackedDigits", "TFRecords", "TwoViews", "open_encoded"]

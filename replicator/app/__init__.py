@@ -1,9 +1,5 @@
 """The command line of an experiment: `run(main)` parses it, runs `main`, and exits."""
 
-from replicator.console import quiet
+import lazy_loader
 
-quiet.import_tensorflow()
-
-from replicator.app import config as config
-from replicator.app.experiment import main_of as main_of
-from replicator.app.experiment import run as run
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

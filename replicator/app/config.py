@@ -2,18 +2,23 @@
 
 from collections.abc import Sequence
 
-import gin
-
 # These modules are imported for the names that they give to gin files.
 from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, gin_internals, statements
 from replicator.console import kernel
 from replicator.errors import UsageError, first_line
-from replicator.optimizers import schedules, wrap  # noqa: F401
 from replicator.step import microbatch  # noqa: F401
+from replicator.step.optimizers import schedules, wrap  # noqa: F401
 from replicator.strategies import replicator  # noqa: F401
-from replicator.trackers import services  # noqa: F401
+from replicator.tools.trackers import services  # noqa: F401
 from replicator.training import train  # noqa: F401
+from replicator.training.callbacks import (  # noqa: F401
+  early_stopping,
+  histograms,
+  profile,
+)
+
+import gin
 
 
 def parse(files: Sequence[str], bindings: Sequence[str]) -> None:

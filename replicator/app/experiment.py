@@ -20,17 +20,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-import keras
-import tensorflow as tf
-
-from replicator.app import config
+from replicator.app import config, start
 from replicator.app.explain import explain
-from replicator.checkpoints import checkpoint
-from replicator.cluster import tf_config
 from replicator.configuration import reference
 from replicator.configuration.checks import missing_values_reported
-from replicator.console import start
-from replicator.console.command import Parser, program, status_of
+from replicator.console.command import Parser, experiment, program, status_of
 from replicator.console.error_line import in_one_line
 from replicator.errors import (
   PREEMPTED_STATUS,
@@ -41,8 +35,13 @@ from replicator.errors import (
   first_line,
 )
 from replicator.step import context
-from replicator.storage.urls import is_url
-from replicator.workdir import lock, remote
+from replicator.strategies.cluster import tf_config
+from replicator.training.checkpoints import saver
+from replicator.training.workdir import claim, lock, places
+from replicator.training.workdir.places import is_url
+
+import keras
+import tensorflow as tf
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -54,7 +53,7 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   if _handing_over:
     raise _Handed(main)
   words = list(sys.argv[1:] if argv is None else argv)
-  start.begin(words)
+  start.begin(experiment(), words)
   start.loaded()
   context.run.is_program = True
   status = _run(main, words)
@@ -98,7 +97,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
         if not flags.workdir and tf_config.are_several(os.environ):
           raise UsageError("--workdir: write one when several processes make one run; every "
                            "process must see the same folder")
-        workdir = flags.workdir or start.new_workdir()
+        workdir = flags.workdir or start.new_workdir(experiment())
         return _train(main, flags, workdir, words)
     finally:
       start.end()
@@ -117,16 +116,16 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
     warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
     tf.config.run_functions_eagerly(True)
   if flags.allow_partial_restore:
-    checkpoint.allow_partial_restore(True)
+    saver.allow_partial_restore(True)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
     raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
-  lock.take_over(flags.take_over)
-  if start.is_chief() and not is_url(workdir):
+  claim.take_over(flags.take_over)
+  if tf_config.is_chief(os.environ) and not is_url(workdir):
     lock.check(pathlib.Path(workdir))
   try:
-    with remote.local(workdir, start.is_chief()) as folder:
+    with places.local(workdir, tf_config.is_chief(os.environ)) as folder:
       try:
-        main(folder)
+        main(str(folder))
       except Exception as error:
         if not isinstance(chain_of(error)[-1], OneLineError):
           with contextlib.suppress(OSError):  # The disk may be full.

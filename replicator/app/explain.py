@@ -9,9 +9,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gin
-from rich.console import Console
-
 from replicator.app import config
 from replicator.configuration import annotations, checks, differences, operative, statements
 from replicator.configuration.configurables import binding_name, defaults, parameters, short_name
@@ -24,10 +21,15 @@ from replicator.configuration.gin_internals import (
 from replicator.configuration.statements import MACRO, Binding
 from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
-from replicator.inputs.inputs import stream
-from replicator.storage.urls import folder_of, is_url
-from replicator.training.observer import Observer, Training, observed_by
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.inputs.pipeline import stream
+from replicator.training.prepared import Enough
+from replicator.training.run import Run
+from replicator.training.workdir.places import folder_of, is_url
+
+import gin
+from rich.console import Console
 
 _REPLICATOR = "replicator.Replicator"
 
@@ -57,7 +59,7 @@ def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            f"Replicator.logical_cpus = {None if devices == 1 else devices}")
   config.parse(files, [*params, *alone])
   tracer = _Tracer()
-  with observed_by(tracer):
+  with installed([tracer]), contextlib.suppress(Enough):
     main(workdir)
   called = {key: dict(used) for key, used in operative_config().items()}
   config.parse(files, params)
@@ -68,16 +70,17 @@ def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
   return tracer.problem
 
 
-class _Tracer(Observer):
+class _Tracer(Callback):
+  on_all_workers = True
   problem: str | None = None
 
-  def prepared(self, training: Training) -> None:
+  def begin(self, run: Run) -> None:
     try:
-      with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
-        TrainingFunction(training.replicator, training.step, 1).trace(next(batches))
+      with contextlib.closing(stream(run.inputs, run.input_context)) as batches:
+        CompiledStep(run.replicator, run.module, logs=True).trace(next(batches))
     except Exception as error:
       self.problem = f"the step cannot be traced: {line_of(error)}"
-    self.stop()
+    raise Enough
 
 
 def _print_values(problem: str | None) -> None:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from replicator.step.optimizers.schedules import Number
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator.optimizers.schedules import Number
 
 _OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
                "Lion", "Muon", "RMSprop", "SGD")  # What `wrap_optimizer` accepts.

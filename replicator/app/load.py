@@ -13,14 +13,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-from replicator import rerun
 from replicator.app import config
 from replicator.app.experiment import main_of
-from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import annotations, operative, statements
 from replicator.configuration.checks import missing_values_reported
 from replicator.configuration.configurables import binding_name, result_of
@@ -30,16 +24,23 @@ from replicator.console.error_line import line_of
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.step.random_bits import set_seed
-from replicator.storage.urls import folder_of
-from replicator.training.observer import Training, run_until_prepared
+from replicator.tools import rerun
+from replicator.training.checkpoints.saver import Saver
+from replicator.training.prepared import run_until_prepared
+from replicator.training.run import Run
+from replicator.training.workdir.places import folder_of
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
 _HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
          "Replicator.tpu = None", "Replicator.jit_compile = False",
          "Replicator.devices_per_replica = 1", "train.deterministic = False",
-         "train.trackers = ()")
+         "train.callbacks = ()")
 REMEDY = ("build its step by hand, and read its checkpoint with "
-          "replicator.checkpoints.checkpoint.read")
+          "replicator.training.checkpoints.store.read")
 """The remedy for a run whose `run.json` is of no use."""
 
 Call = tuple[str, str]  # The scope and the full name of a configurable.
@@ -76,13 +77,13 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
     UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
       checkpoint, or the configuration of gin does not go with that of the run.
   """
-  return load_training(run, step, bindings, main=main)[0].step
+  return load_run(run, step, bindings, main=main)[0].module
 
 
-def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = None,
+def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
                   bindings: Sequence[str] = (), is_trusted: bool = True,
-                  main: Callable[[str], None] | None = None) -> tuple[Training, int]:
-  """As `load`: the training of the step, and the number of steps after which it was saved.
+                  main: Callable[[str], None] | None = None) -> tuple[Run, int]:
+  """As `load`: the run of the step, and the number of steps after which it was saved.
 
   In the folder in which the run was started, modules are looked for only if it `is_trusted`.
   """
@@ -99,11 +100,11 @@ def load_training(run: str | os.PathLike, step: int | Literal["best"] | None = N
     _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
     context.run.is_loaded = context.run.is_loading = True
     with missing_values_reported():
-      training = run_until_prepared(main, lambda training: training, f"{folder}: its program")
+      found = run_until_prepared(main, lambda run: run, f"{folder}: its program")
     context.run.is_loading = False
-    state = Checkpoints(folder / "checkpoints", training.step).restore_step(step)
+    state = Saver(folder / "checkpoints", found.module).restore_step(step)
     set_seed(context.run.seed, state.get("rollbacks", 0))
-    loaded = training, state["step"]
+    loaded = found, state["step"]
     if not before:
       stack.pop_all()
       unlock()

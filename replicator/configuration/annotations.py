@@ -9,12 +9,12 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-import gin
-
 from replicator.configuration.configurables import configurable_names, constructor, hints, result_of
 from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
+
+import gin
 
 _LITERALS = (bool, int, float, str, bytes, list, tuple, dict, type(None))
 _UNKNOWN = object()

@@ -8,14 +8,14 @@ import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
-import gin
-
 from replicator.configuration import annotations
 from replicator.configuration.configurables import parameters, short_name
 from replicator.configuration.gin_internals import Values, current_bindings, registry
 from replicator.configuration.statements import MACRO, Binding, last_read
 from replicator.console import command, gin_files
 from replicator.errors import UsageError, nearest
+
+import gin
 
 _MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
 

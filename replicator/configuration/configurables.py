@@ -5,12 +5,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-import gin
-
-from replicator import moved
 from replicator.configuration.gin_internals import match, registry
-from replicator.console import command
 from replicator.errors import UsageError, nearest
+
+import gin
 
 
 def binding_name(scope: str, selector: str, parameter: str) -> str:
@@ -43,8 +41,6 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
     names = ", ".join(registry().matching_selectors(selector))
     raise UsageError(f"'{selector}' may mean any of: {names}; write more of the name") from error
   name = selector.rpartition(".")[2]
-  if not found or (parameter and parameter not in parameters(found)):
-    _refuse_old_name(selector, parameter or "")
   if not found:
     fitting = _makers(value_of)
     hint = (_with_scopes_first(scope, selector, parameter)
@@ -63,35 +59,6 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
     has = f"It has: {', '.join(known)}" if known else "It has none"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")
   return found
-
-
-def _refuse_old_name(selector: str, parameter: str) -> None:
-  written = f"{selector}.{parameter}" if parameter else selector
-  new = renamed(selector, parameter)
-  if new is None:
-    raise UsageError(f"{written} is gone: {moved.remedy(written) or moved.remedy(selector)}")
-  if new != (selector, parameter):
-    raise UsageError(f"{written} has another name now: write {'.'.join(filter(None, new))}")
-
-
-def renamed(selector: str, parameter: str = "") -> tuple[str, str] | None:
-  """Today's names of what a gin file calls `selector` and `parameter`; None if they are gone.
-
-  Names that are configurable today, or are in no table, are returned as they are.
-  """
-  owners = registry().matching_selectors(selector)
-  if owners and (not parameter or any(parameter in parameters(registry()[o]) for o in owners)):
-    return selector, parameter
-  owner = owners[0] if owners else selector
-  if owner.startswith("__main__."):  # The running program, which the table has by its own name.
-    owner = owner.replace("__main__", command.program()[-1], 1)
-  if any(map(moved.remedy, [f"{owner}.{parameter}", *([] if owners else [selector])])):
-    return None
-  new_owner, _, new_parameter = (moved.new_name(f"{owner}.{parameter}") or "").rpartition(".")
-  for new, last in ((new_owner, new_parameter), (moved.new_name(owner) or "", parameter)):
-    if names := registry().matching_selectors(new) if new else []:
-      return short_name(names[0]), last
-  return selector, parameter
 
 
 def parameters(configurable: gin.config.Configurable) -> list[str]:

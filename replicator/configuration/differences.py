@@ -3,13 +3,13 @@
 import os
 import pathlib
 import tokenize
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from gin import config_parser
 
 from replicator.console import gin_files
 from replicator.errors import first_line
+
+from gin import config_parser
 
 
 def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None]]:
@@ -40,9 +40,6 @@ def values(written: str) -> dict[str, Any]:
           for scope, selector, parameter, value in statements if parameter}
 
 
-# Returns the names of today for those of a configurable and its parameter; None if they are gone.
-Renamed = Callable[[str, str], tuple[str, str] | None]
-
 _NOT_GIN = SyntaxError, tokenize.TokenError, RecursionError  # What gin's parser raises.
 
 
@@ -58,13 +55,8 @@ class Reference(str):
 
 
 class _Delegate(config_parser.ParserDelegate):
-  def __init__(self, renamed: Renamed):
-    self._renamed = renamed
-
   def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
-    scope, slash, selector = scoped_configurable_name.rpartition("/")
-    selector = (self._renamed(selector, "") or (selector,))[0]
-    return Reference(f"@{scope}{slash}{selector}{'()' * evaluate}")
+    return Reference(f"@{scoped_configurable_name}{'()' * evaluate}")
 
   def macro(self, macro_name: str) -> Reference:
     return Reference(f"%{macro_name}")
@@ -82,7 +74,7 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
     return []
   found = []
   try:
-    for statement in config_parser.ConfigParser(text, _Delegate(lambda *names: names)):
+    for statement in config_parser.ConfigParser(text, _Delegate()):
       if not isinstance(statement, config_parser.IncludeStatement):
         found.append(repr(statement[:-1]))  # The last is its place.
       elif path not in inside:
@@ -98,25 +90,18 @@ def included(name: str, by: str | None) -> str:
   return beside if os.path.isfile(beside) else gin_files.found(name)
 
 
-def bindings_in(written: str, renamed: Renamed = lambda selector, parameter: (selector, parameter)
-                ) -> list[tuple[str, str, str, Any]]:
+def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
   """The bindings as (scope, selector, parameter, value), with names that need not be registered.
-
-  Those that are `renamed` to None are left out.
 
   Raises:
     ValueError: the text is not gin.
   """
-  found = []
   try:
-    for statement in config_parser.ConfigParser(written, _Delegate(renamed)):
-      if isinstance(statement, config_parser.BindingStatement):
-        scope, selector, parameter, value, _ = statement
-        if names := renamed(selector, parameter) if parameter else (selector, parameter):
-          found.append((scope, *names, value))
+    return [tuple(statement)[:4]
+            for statement in config_parser.ConfigParser(written, _Delegate())
+            if isinstance(statement, config_parser.BindingStatement)]
   except _NOT_GIN as error:
     raise ValueError(f"not valid gin: {first_line(error)}") from error
-  return found
 
 
 def _expanded(value: Any, macros: dict[str, Any]) -> Any:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from replicator.console import kernel
+
 import gin
 from gin import config_parser
 from gin.selector_map import SelectorMap
-
-from replicator.console import kernel
 
 Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {parameter: value}}`
 

@@ -5,11 +5,9 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import gin
-
 from replicator import atomic
 from replicator.configuration import checks, statements
-from replicator.configuration.configurables import defaults, renamed
+from replicator.configuration.configurables import defaults
 from replicator.configuration.differences import bindings_in, differences, references_in
 from replicator.configuration.gin_internals import (
   Values,
@@ -20,6 +18,8 @@ from replicator.configuration.gin_internals import (
 )
 from replicator.configuration.statements import CONSTANT, MACRO, RECORD_HEADER
 from replicator.errors import UsageError
+
+import gin
 
 
 def text(earlier: str = "") -> str:
@@ -181,7 +181,7 @@ def calls_in(written: str) -> Values:
   """The calls in a configuration's text whose names are configurable now; none if it is not gin."""
   calls: Values = {}
   try:
-    bindings = bindings_in(written, renamed)
+    bindings = bindings_in(written)
   except ValueError:
     return {}
   for scope, selector, parameter, value in bindings:

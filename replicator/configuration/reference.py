@@ -4,11 +4,11 @@ import inspect
 import re
 import textwrap
 
-import gin
-
 from replicator.configuration.annotations import in_words
 from replicator.configuration.configurables import constructor, defaults, hints
 from replicator.configuration.gin_internals import registry
+
+import gin
 
 
 def parameters_of(module: str) -> str:

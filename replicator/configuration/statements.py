@@ -3,16 +3,11 @@
 import dataclasses
 import os
 import re
-import sys
 import tokenize
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gin
-from gin import config_parser
-
-from replicator import moved
-from replicator.configuration.configurables import binding_name, find, renamed
+from replicator.configuration.configurables import binding_name, find
 from replicator.configuration.differences import included
 from replicator.configuration.gin_internals import (
   LocatedParser,
@@ -24,6 +19,9 @@ from replicator.configuration.gin_internals import (
 from replicator.console import gin_files
 from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
+
+import gin
+from gin import config_parser
 
 Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
 MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
@@ -73,7 +71,7 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
 
   A file includes another one by a path relative to itself, or as `--gin_file` names it. `find`
   looks up the names that statements bind and refer to. Returns all statements, also overridden
-  ones. The names in the `config.gin` of an earlier run may have moved since.
+  ones.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
@@ -131,16 +129,12 @@ class _Reader:
   def read(self, text: str, file: str | None) -> None:
     """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
     lines: dict[tuple, int] = {}
-    gone: list[str] = []
     delegate = _Delegate(self._find, text)
     with parse_scope() as context:
       try:
         for statement in LocatedParser(text, delegate):
           delegate.line = statement.location.line_num
-          if present := _of_today(statement) if delegate.is_record else statement:
-            self._take(present, file, context, lines, delegate.is_record)
-          else:
-            gone.append(f"{statement.selector}.{statement.arg_name}")
+          self._take(statement, file, context, lines, delegate.is_record)
       except _PlacedError:
         raise
       except (tokenize.TokenError, SyntaxError) as error:
@@ -148,8 +142,6 @@ class _Reader:
       except Exception as error:  # An imported module may raise any.
         raise _PlacedError(f"{_place(file, delegate.line)}: {line_of(error)}") from error
       add_imports(context.imports)
-    if gone:
-      print(f"note: {file}: read without what is gone: {', '.join(gone)}", file=sys.stderr)
 
   def _take(self, statement: Any, file: str | None, context: gin.config.ParseContext,
             lines: dict[tuple, int], is_record: bool) -> None:
@@ -198,22 +190,9 @@ class _Delegate(gin.config.ParserDelegate):
     self.line = 1  # The line of the newest statement, or of a `@name` since.
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
-    if self.is_record:
-      scope, slash, selector = scoped_selector.rpartition("/")
-      scoped_selector = scope + slash + (renamed(selector) or (selector,))[0]
     sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+\.\w+)\s*=", self._text[self.line_of_statement - 1])
     self._find(scoped_selector, value_of=sets[1] if sets else "")
     return super().configurable_reference(scoped_selector, evaluate)
-
-
-def _of_today(statement: Any) -> Any:
-  """A statement of a `config.gin` with the names of today; None if what it binds is gone."""
-  if isinstance(statement, config_parser.ImportStatement):
-    return statement._replace(module=moved.MODULES.get(statement.module, statement.module))
-  if isinstance(statement, config_parser.BindingStatement) and statement.arg_name:
-    names = renamed(statement.selector, statement.arg_name)
-    return names and statement._replace(selector=names[0], arg_name=names[1])
-  return statement
 
 
 class _PlacedError(UsageError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from replicator.console.error_line import in_one_line
+from replicator.console.programs import COMMANDS
 from replicator.errors import USAGE_STATUS, RunFailed, UsageError, chain_of, first_line, nearest
 
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C ended.
@@ -94,8 +95,11 @@ def experiment() -> str:
 
 
 def program() -> list[str]:
-  """The words that start this program: `python -m package.module` or `python file.py`."""
+  """What starts this program: `replicator COMMAND`, `python -m NAME` or `python file.py`."""
   name = _module()
+  for command, module in COMMANDS.items():
+    if module == name:
+      return ["replicator", command]
   return ["python", "-m", name] if name else ["python", sys.argv[0]]
 
 

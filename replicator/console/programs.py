@@ -8,11 +8,12 @@ from replicator.console.gin_files import OURS
 from replicator.errors import UsageError, nearest
 
 COMMANDS = {
-    "doctor": "replicator.doctor", "sweep": "experiments.sweep", "sample": "experiments.sample",
-    "play": "experiments.play",
+    "doctor": "replicator.doctor", "sweep": "replicator.tools.sweeps",
+    "sample": "experiments.sample", "play": "experiments.play",
     "evaluate": "experiments.evaluate", "export": "experiments.export",
-    "launch": "replicator.launch", "compare": "replicator.compare", "rerun": "replicator.rerun",
-    "new": "replicator.new", "convert": "models.vision.convert", "preview": "models.vision.preview"}
+    "launch": "replicator.tools.launch", "compare": "replicator.tools.compare",
+    "rerun": "replicator.tools.rerun", "new": "replicator.tools.new",
+    "convert": "models.vision.convert", "preview": "models.vision.preview"}
 """The modules that are commands of their own, by the word after `replicator`."""
 
 
@@ -42,15 +43,22 @@ def file_of(module: str) -> pathlib.Path:
   return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def python_words(words: list[str]) -> list[str]:
-  """Python's words for those of `replicator`: `["run", "sngan"] -> ["-m", "experiments.sngan"]`.
+def name_of(program: str) -> str:
+  """The short name of a program, a module or a file: `experiments.sngan -> sngan`."""
+  return pathlib.Path(program).stem if program.endswith(".py") else program.rpartition(".")[2]
+
+
+def program_of(words: list[str]) -> tuple[str, list[str]]:
+  """The module or file.py that a `replicator` command line runs, and the words for it.
+
+      ["run", "sngan", "--eager"] -> "experiments.sngan", ["--eager"]
 
   Raises:
     UsageError: there is no such command or experiment.
   """
   command, *rest = words
   if command in COMMANDS:
-    return ["-m", COMMANDS[command], *rest]
+    return COMMANDS[command], rest
   if command != "run":
     raise UsageError(f"replicator {command}: no such command."
                      f"{nearest(command, [*COMMANDS, 'run'])} replicator --help lists them")
@@ -58,10 +66,8 @@ def python_words(words: list[str]) -> list[str]:
     raise UsageError("replicator run: write the name of an experiment, as in replicator run sngan "
                      "--gin_file=sngan_digits.gin; python -m experiments lists them")
   name, *rest = rest
-  if name.endswith(".py"):
-    return [name, *rest]
   if "." in name:
-    return ["-m", name, *rest]
+    return name, rest
   if name not in experiments():
     raise UsageError(f"replicator run {name}: no such experiment.{nearest(name, experiments())} "
                      "python -m experiments lists them")
@@ -70,4 +76,4 @@ def python_words(words: list[str]) -> list[str]:
     importlib.util.find_spec(module)
   except ModuleNotFoundError as error:  # A package of the user's hides it.
     raise UsageError(f"replicator run {name}: {error}") from error
-  return ["-m", module, *rest]
+  return module, rest

@@ -1,35 +1,67 @@
-"""Imports TensorFlow fast, and without its start-up log, which does not help a user.
+"""Keeps TensorFlow quiet and fast to import; `import replicator` before TensorFlow is enough.
 
-Some lines of that log are printed before any log level applies. So the standard error of the import
-is collected, and shown only if the import fails.
+Some lines of TensorFlow's start-up log are printed before any log level applies. So the standard
+error of the import is collected, and shown only if the import fails.
 """
 
 import contextlib
 import faulthandler
 import gc
+import importlib.abc
+import importlib.util
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 
-def import_tensorflow() -> None:
-  """Imports TensorFlow and probes for accelerators, silently unless that raises.
+def quiet_tensorflow() -> None:
+  """Makes the first import of TensorFlow silent, unless it fails.
 
   Keras loads scikit-learn and matplotlib if they are there, which takes a third of the time, for
   its wrappers for scikit-learn and its galleries of pictures, and its old version loads SciPy. It
-  does without them here; who needs these imports `sklearn` and `matplotlib.pyplot` first.
+  does without them here; a program that needs these imports `sklearn` and `matplotlib.pyplot`
+  first.
   """
-  _give_signals_a_stack()
   if "tensorflow" in sys.modules:
+    _give_signals_a_stack()
     return
   # Errors (level 2) stay visible. A user who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  with _stderr_kept_for_errors(), _hidden(_OPTIONAL), _no_garbage():
-    import tensorflow as tf
-    tf.config.list_physical_devices()  # Probing for a GPU that is not there logs an error.
-  tf.get_logger().setLevel("ERROR")
+  sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+  """Finds TensorFlow once, and gives it a loader that is quiet."""
+
+  def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    if name != "tensorflow":
+      return None
+    sys.meta_path.remove(self)
+    spec = importlib.util.find_spec(name)
+    if spec and spec.loader:
+      spec.loader = _Loader(spec.loader)
+    return spec
+
+
+class _Loader(importlib.abc.Loader):
+  """Runs TensorFlow's own loader, and probes for accelerators."""
+
+  def __init__(self, loader: Any):
+    self._loader = loader
+
+  def create_module(self, spec: Any) -> Any:
+    return self._loader.create_module(spec)
+
+  def exec_module(self, module: Any) -> None:
+    module.__loader__ = module.__spec__.loader = self._loader
+    _give_signals_a_stack()
+    with _stderr_kept_for_errors(), _hidden(_OPTIONAL), _no_garbage():
+      self._loader.exec_module(module)
+      module.config.list_physical_devices()  # Probing for a GPU that is not there logs an error.
+    module.get_logger().setLevel("ERROR")
 
 
 def _give_signals_a_stack() -> None:

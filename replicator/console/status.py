@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from replicator.console import kernel
+from replicator.console.formatting import bar, format_duration, format_number
+
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
-
-from replicator.console import kernel
-from replicator.console.formatting import bar, format_duration, format_number
 
 SILENT_SECONDS = 4.0  # The longest time without a plain line while something is being done.
 _BEAT_SECONDS = 0.5
@@ -46,7 +46,12 @@ class Status:
     self._lock = threading.RLock()
     self._ended = threading.Event()
 
+  _shown: "Status | None" = None  # The newest one that was entered; one line at a time is live.
+
   def __enter__(self) -> "Status":
+    if Status._shown is not None:
+      Status._shown.__exit__()
+    Status._shown = self
     self._begun = self._last_line = self._clock()
     if kernel.is_kernel():
       self._live = kernel.Line()
@@ -57,6 +62,8 @@ class Status:
     return self
 
   def __exit__(self, *exception: object) -> None:
+    if Status._shown is self:
+      Status._shown = None
     self._ended.set()
     self.doing("")
     if self._live is not None:

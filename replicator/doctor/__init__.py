@@ -1,1 +1,1 @@
-"""`python -m replicator.doctor`: proves that a step trains the same however it is divided."""
+"""`replicator doctor`: proves that a step trains the same however it is divided."""

@@ -1,9 +1,9 @@
 """Proves that a step trains the same on 1 and N replicas, or names the first difference and why.
 
-    python -m replicator.doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
+    replicator doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
                                 [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
                                 [--check_resume]
-    python -m replicator.doctor --scaling --experiment=... [--bandwidth=B --latency=S]
+    replicator doctor --scaling --experiment=... [--bandwidth=B --latency=S]
                                 [--step_seconds=S] [--strong]
 
 The first steps are computed on 1, 2 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with
@@ -24,13 +24,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from replicator.console import quiet
 from replicator.console.command import Parser, status_of
 from replicator.console.error_line import in_one_line
 from replicator.doctor.experiment import hand_over, load
-from replicator.doctor.scaling import model
 from replicator.doctor.verdict import DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError
+from replicator.tools.scaling import model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +42,6 @@ def _check(words: list[str]) -> int:
   # The check of replicas needs several devices of a kind: every machine has CPUs.
   if not (flags.check_resume or flags.scaling):
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-  quiet.import_tensorflow()
   from replicator.configuration.checks import missing_values_reported
   with missing_values_reported():
     main = load(flags.experiment)
@@ -92,7 +90,7 @@ def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words:
 
 
 def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
-  from replicator.doctor.scaling.cost import measure
+  from replicator.doctor.scaling import measure
   cost = measure(main, flags.gin_file, flags.gin_param,
                  0 if flags.step_seconds else flags.steps or 10)
   print(f"{flags.experiment}: {cost.batch_size} examples "

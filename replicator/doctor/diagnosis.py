@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from replicator.console.formatting import listed
 from replicator.doctor.replica_recording import (
   BATCH,
@@ -15,6 +13,8 @@ from replicator.doctor.replica_recording import (
   Key,
   ReplicaRecording,
 )
+
+import numpy as np
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
 """The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
@@ -131,9 +131,8 @@ class Case:
               "initializers, or NumPy's global generator, which train seeds")
     if self.first.key[1] == BATCH:
       return ("the input: the examples of a global batch depend on the number of replicas or of "
-              "processes; of the same examples, take every context.num_input_pipelines-th from "
-              "context.input_pipeline_id on, as dataset.shard does, in batches of "
-              "context.batch_size")
+              "processes; give its shuffles a seed, or give train a tf.data.Dataset of global "
+              "batches in place of each process's own part")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
             or self._own_statistic()
             or "a batch-dependent op: something mixes the examples of a batch, and each "

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gin
-
 from replicator.errors import UsageError
 from replicator.processes import Child
+
+import gin
 
 LIMIT = 3600.0
 """Seconds that a new process of an experiment may take: a deadlock must not hold the doctor."""
@@ -77,9 +77,10 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
   """
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
     path, output = pathlib.Path(folder, "recording"), pathlib.Path(folder, "output")
-    command = [sys.executable, "-m", "replicator.doctor", *words, f"--record={path}"]
+    command = [sys.executable, "-m", "replicator", "doctor", *words, f"--record={path}"]
     if workers > 1:
-      command = [sys.executable, "-m", "replicator.launch", f"--workers={workers}", "--", *command]
+      command = [sys.executable, "-m", "replicator", "launch", f"--workers={workers}", "--",
+                 *command]
     deadline = time.monotonic() + LIMIT
     with output.open("w") as printed:
       child = Child(command, {}, stdout=printed)
@@ -93,7 +94,7 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
     lines = output.read_text(errors="replace").splitlines()
   last = f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
   if is_late:
-    typed = shlex.join(["python", "-m", "replicator.doctor", *words])
+    typed = shlex.join(["replicator", "doctor", *words])
     raise UsageError(f"{typed} did not end within {LIMIT / 60:g} minutes{last}; if it only needs "
                      "more time, write fewer --steps or a smaller train.global_batch_size")
   how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"

@@ -6,21 +6,17 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
+from replicator.errors import ENGINE, is_foreign
+from replicator.internals.keras_internals import layers_in
+from replicator.step import random, random_bits
+from replicator.step.layers import dropout
+from replicator.step.layers.batch_norm import GlobalBatchNorm
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by, variables_of
+from replicator.strategies.tracing import graphs
 
 import keras
 import tensorflow as tf
-
-from replicator.errors import ENGINE, is_foreign
-from replicator.internals.keras_internals import layers_in
-from replicator.layers import dropout
-from replicator.layers.batch_norm import GlobalBatchNorm
-from replicator.optimizers.optimizer import Optimizer
-from replicator.step import random, random_bits
-from replicator.step.variables import held_by, variables_of
-from replicator.tracing import graphs
 
 _DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
                     r"(?!GetKey|GetAlg|UniformFullInt)")

@@ -4,8 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from replicator.app import config
 from replicator.console.error_line import in_one_line
 from replicator.doctor import diagnosis, replica_recording
@@ -14,6 +12,8 @@ from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
+
+import numpy as np
 
 
 @dataclasses.dataclass
@@ -67,6 +67,7 @@ class ReplicaCheck:
 
   def _record_with(self, *bindings: str, microbatches: int = 1) -> ReplicaRecording:
     configure(self.files, self.params, self.steps, *bindings, "train.steps_per_call = 1",
+              "train.eval_every = 0", "train.checkpoint_every = 0", "Guard.action = 'off'",
               f"train.precision = '{self.precision}'", f"microbatch.n = {microbatches}")
     return replica_recording.record(self.main, self.steps, self.precision)
 
@@ -107,8 +108,10 @@ class ReplicaCheck:
     if "does not divide" in str(error):
       return CheckResult(name, SKIPPED, first_line(error))
     reason = first_line(error) if isinstance(error, UsageError) else in_one_line(error)
+    # A draw of Keras makes a variable, its state; TensorFlow refuses that elsewhere.
     draws = [draw for draw in self.reference.evidence.draws
-             if reason.startswith(draw.rpartition(" at ")[2] + ": ")]
+             if reason.startswith(draw.rpartition(" at ")[2] + ": ")
+             or ("a variable is made in the step" in reason and draw.startswith("a keras.random"))]
     return CheckResult(name, FAILED, reason, tuple(
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 

@@ -2,32 +2,27 @@
 
 import contextlib
 import dataclasses
-import functools
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
+from replicator.configuration.gin_internals import operative_config
+from replicator.doctor import inspection
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.step.collectives import collectives
+from replicator.step.hooks import Hook
+from replicator.step.nest import Nest
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.variables import variables_of
+from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.prepared import Enough
+from replicator.training.run import Run
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tree
-
-from replicator.collectives import collectives
-from replicator.configuration.gin_internals import operative_config
-from replicator.doctor import inspection
-from replicator.errors import UsageError
-from replicator.inputs.inputs import stream
-from replicator.optimizers.optimizer import Optimizer
-from replicator.step import context
-from replicator.step.nest import Nest
-from replicator.step.variables import variables_of
-from replicator.tracing import python_state
-from replicator.training.observer import Training, run_until_prepared
-from replicator.training.training_function import checked_scalars
 
 Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
 
@@ -53,71 +48,73 @@ class ReplicaRecording:
 def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRecording:
   """Runs an experiment, already configured, until `steps` steps of its `train` are recorded.
 
-  Raises a UsageError as `run_until_prepared` does, and if the experiment fixes another precision.
+  Raises a UsageError if the experiment does not train so many, or fixes another precision.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
-  return run_until_prepared(
-      main, lambda training: _ReplicaRecorder(training, precision).recording(training, steps))
+  tf.random.set_seed(None)
+  recorder = ReplicaRecorder(steps, precision)
+  with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, (
+      installed([recorder], is_check=True)), contextlib.suppress(Enough):
+    main(workdir)
+    raise UsageError("the experiment did not call replicator.train, so there is no step"
+                     if not hasattr(recorder, "recording") else
+                     f"the experiment ended before step {steps}")
+  return recorder.recording
 
 
-class _ReplicaRecorder:
-  """Runs the steps of a prepared training itself."""
+class ReplicaRecorder(Callback, Hook):
+  """Records the first steps of a training, and ends the program."""
 
-  def __init__(self, training: Training, precision: str):
-    if keras.config.dtype_policy().name != precision:
+  every = 1
+  on_all_workers = True
+
+  def __init__(self, steps: int, precision: str):
+    self._steps, self._precision = steps, precision
+    self.hooks = [self]
+
+  def begin(self, run: Run) -> None:
+    """Reads the first values."""
+    if keras.config.dtype_policy().name != self._precision:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
-    self._precision = precision
-    self._variables = variables_of(training.step)
+    run.is_check = True
+    self._variables = variables_of(run.module)
     self._paths = {id(v): path for path, v in self._variables.items()}
-    self._evidence = inspection.Evidence(training.step)
+    self._evidence = inspection.Evidence(run.module)
+    self.recording = ReplicaRecording({}, run.is_chief, run.input_context.global_batch_size,
+                                      self._evidence)
+    self.recording.quantities.update(self._read(0))
 
-  def recording(self, training: Training, steps: int) -> ReplicaRecording:
-    """Runs the steps, and returns what they were."""
-    quantities = self._read(0)
-    one_step = functools.partial(self._one_step, training.step)
-    with contextlib.closing(stream(training.inputs, training.input_context)) as batches:
-      for number, batch in zip(range(1, steps + 1), batches, strict=False):
-        if training.before_call:
-          with context.before_step(number - 1):
-            training.before_call(training.step, number - 1)
-        outputs = training.replicator.run(one_step, batch)[0]
-        quantities.update({(number, kind, name): value.numpy()
-                           for (_, kind, name), value in sorted(outputs.items())})
-        quantities.update(self._read(number))
-    self._evidence.microbatched = any(
-        selector == "replicator.microbatch" and "n" in values
-        for (_, selector), values in operative_config().items())
-    return ReplicaRecording(quantities, training.replicator.worker_id == 0,
-                            training.input_context.global_batch_size, self._evidence)
+  def after_steps(self, run: Run) -> None:
+    """Reads the values after a step."""
+    self.recording.quantities.update(self._read(run.step))
+    if run.step == self._steps:
+      self._evidence.constant_draws += [
+          warning for warning in run.warnings if "its numbers are constants" in warning]
+      self._evidence.microbatched = any(
+          selector == "replicator.microbatch" and "n" in values
+          for (_, selector), values in operative_config().items())
+      raise Enough
 
   def _read(self, number: int) -> dict[Key, np.ndarray]:
     values = {path: v.numpy() for path, v in self._variables.items() if isinstance(v, tf.Variable)}
     return {(number, VARIABLE, path): value if value.dtype.kind in "biu" else
             np.asarray(value, np.float64) for path, value in values.items()}
 
-  def _one_step(self, step: Callable, *batch: Any) -> dict[tuple[int, str, str], tf.Tensor]:
-    """Batch, losses and gradients of a step, means over replicas: `{(place, kind, name): []}`."""
-    gradients: list[tuple[str, str, tf.Tensor]] = []  # (kind, name, value)
-    context.current().on_update = functools.partial(self._record_update, gradients, Counter())
-    context.current().on_draw = self._evidence.look_at_draw
-    with python_state.draws_noted_in(self._evidence.constant_draws, step):
-      losses = checked_scalars(step(*batch))
-    self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in losses.items()),
-             *gradients]
-    return collectives.all_mean({(place, kind, name): tf.cast(value, tf.float64)
-                                 for place, (kind, name, value) in enumerate(found)})
+  # ---- Inside the step --------------------------------------------------------------------------
 
-  def _record_update(self, gradients: list, updates: Counter[str], optimizer: Optimizer,
-                     variables: list, local: list[tf.Tensor], averaged: list[tf.Tensor]
-                     ) -> list[tf.Tensor]:
-    """Adds an update to the `gradients` of its replica, which has made so many `updates`."""
+  def drawn(self, stream: str, rows: int) -> None:
+    """Notes a draw of `replicator.random`."""
+    self._evidence.look_at_draw(stream, rows)
+
+  def updating(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
+               averaged: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Notes the gradients of an update of this replica, and drops what is rounding in them."""
     if context.in_inner_graph():  # A loop or a branch, which several replicas refuse.
       return averaged
+    gradients, updates = context.current().kept.setdefault(self, ([], Counter()))
     path = self._evidence.path_of(optimizer)
     updates[path] += 1
-    update = f"{path}, update {updates[path]}"
     self._evidence.look_at_gradients(local)
     for variable, gradient in zip(variables, averaged, strict=True):
       if gradient.dtype != averaged[0].dtype:
@@ -127,8 +124,23 @@ class _ReplicaRecorder:
     used = _without_rounding(averaged, ROUNDING[self._precision])
     for variable, gradient in zip(variables, used, strict=True):
       name = self._paths.get(id(variable.value), variable.path)
-      gradients.append((GRADIENT, f"{update}: {name}", gradient))
+      gradients.append((GRADIENT, f"{path}, update {updates[path]}: {name}", gradient))
     return used
+
+  def ended(self, batch: tuple, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The batch, the losses and the gradients, means over replicas: `{"place kind/name": ...}`."""
+    self._evidence.look_at_graph(tf.compat.v1.get_default_graph())
+    gradients, _ = context.current().kept.get(self, ((), None))
+    found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in outputs.items()),
+             *gradients]
+    return collectives.all_mean({f"{place:06d} {kind}/{name}": tf.cast(value, tf.float64)
+                                 for place, (kind, name, value) in enumerate(found)})
+
+  def received(self, step: int, values: dict[str, tf.Tensor]) -> None:
+    """Keeps what `ended` has returned."""
+    for key, value in sorted(values.items()):
+      kind, _, name = key.partition(" ")[2].partition("/")
+      self.recording.quantities[step + 1, kind, name] = value.numpy()
 
 
 def _numbers_of(batch: Nest) -> Iterator[tuple[str, str, tf.Tensor]]:

@@ -11,16 +11,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from replicator.app import config
-from replicator.checkpoints import checkpoint
 from replicator.console.formatting import listed
 from replicator.doctor.experiment import bound, recorded_by
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
-from replicator.workdir.reader import TIMES
+from replicator.training.checkpoints import store
+from replicator.training.workdir.reader import TIMES
+
+import numpy as np
 
 SCALAR, VARIABLE = "scalar", "variable"
 
@@ -41,7 +41,7 @@ class SavedSteps(Mapping[int, Mapping[tuple[str, str], Any]]):
         row["step"]: row for row in rows if row["step"] in steps}
 
   def __getitem__(self, step: int) -> Mapping[tuple[str, str], Any]:
-    saved = checkpoint.read(self._workdir / "checkpoints", step)
+    saved = store.read(self._workdir / "checkpoints", step)
     return {**{(SCALAR, name): value for name, value in self._rows[step].items()
                if name not in ("step", *TIMES)},
             **{(VARIABLE, path): value for path, value in saved.items()}}
@@ -101,9 +101,9 @@ def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecord
             "it to True")
   step = _first_other_batch(first.step, unbroken, again)
   if step:
-    return (f"the input: each process gets another batch at step {step}; draw and shuffle with the "
-            "seed of the InputContext, not with an unseeded np.random.default_rng() or the time, "
-            "and sort the entries of a folder or a set")
+    return (f"the input: each process gets another batch at step {step}; give each shuffle and each "
+            "draw a seed, such as that of the InputContext, not an unseeded "
+            "np.random.default_rng() or the time, and sort the entries of a folder or a set")
   return ("two processes with the same seed differ: the step or its weights use an unseeded "
           "np.random.default_rng(), the time or the order of a set; draw with replicator.random")
 

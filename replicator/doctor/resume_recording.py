@@ -1,4 +1,4 @@
-"""The record that a process of `replicator.doctor --check_resume` makes while training.
+"""The record that a process of `replicator doctor --check_resume` makes while training.
 
 The process trains normally, into a workdir, and exits after a given step as if it were killed
 there. The record shows why a resumed run differs: digests of the batches, and the parts of the step
@@ -10,28 +10,28 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import pathlib
 import pickle
 import random as python_random
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
+from replicator.doctor.experiment import configure
+from replicator.doctor.inspection import Evidence
+from replicator.errors import UsageError
+from replicator.step import variables
+from replicator.step.hooks import Hook
+from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.checkpoints.store import steps_of
+from replicator.training.inputs.inputs import ExampleSource
+from replicator.training.prepared import Enough
+from replicator.training.run import Run
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tree
-
-from replicator.checkpoints.checkpoint import Checkpoints
-from replicator.doctor.experiment import configure
-from replicator.doctor.inspection import Evidence
-from replicator.errors import UsageError
-from replicator.inputs.inputs import ExampleSource
-from replicator.step import variables
-from replicator.training.observer import Observer, Training, observed_by
 
 _MOST = 10_000       # Python values that are looked at.
 _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is data.
@@ -57,57 +57,58 @@ def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[s
   """
   configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
             "train.eval_every = 0", "train.checkpoint_every = 1",
-            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None",
-            "train.trackers = ()", "train.patience = 0", "train.profile = None")
+            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None")
   recorder = _ResumeRecorder(until)
-  with observed_by(recorder):
+  with installed([recorder], is_check=True), contextlib.suppress(Enough):
     main(workdir)
-    raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
-                     f"{until}, and leave it to gin")
+    if until not in recorder.recording.batches:
+      raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
+                       f"{until}, and leave it to gin")
+  recorder.recording.batches.pop(until + 1, None)
+  if until not in steps_of(pathlib.Path(workdir, "checkpoints")):
+    raise UsageError(f"step {until} was not saved, because its numbers are not finite")
   return recorder.recording
 
 
-class _ResumeRecorder(Observer):
+class _ResumeRecorder(Callback, Hook):
   """Records while the training runs, and stops it when its last step is saved."""
 
+  every = 1
+  on_all_workers = True
   recording: ResumeRecording
 
   def __init__(self, until: int):
     self._until = until
-    self._python: dict[str, str] | None = None
+    self._python: dict[str, str] = {}
+    self.hooks = [self]
 
-  def prepared(self, training: Training) -> None:
-    self._training = training
-    self.recording = ResumeRecording(Evidence(training.step), training.replicator.worker_id == 0,
-                                     isinstance(training.inputs, ExampleSource))
+  def begin(self, run: Run) -> None:
+    self._run = run
+    self.recording = ResumeRecording(Evidence(run.module), run.is_chief,
+                                     isinstance(run.inputs, ExampleSource))
 
-  def run_step(self, step: Callable, *batch: Any) -> Any:
-    outputs = step(*batch)
+  def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
     self.recording.evidence.look_at_graph(tf.compat.v1.get_default_graph())
-    return outputs
+    return {}
 
-  def batch(self, step: int, batch: Any) -> None:
+  def after_steps(self, run: Run) -> None:
+    if run.step > self._until:
+      run.saver.wait()
+      raise Enough  # Before this step is saved.
+    self.recording.batches[run.step] = _digest_of(list(map(np.asarray, tree.flatten(run.batch))))
     # Every process traces the first call, so what that changed in Python is no difference.
-    if self.recording.batches and self._python is None:
-      self._python = self._python_state()
-    if step == self._until:
-      raise UsageError(f"step {step} was not saved, because its numbers are not finite")
-    self.recording.batches[step + 1] = _digest_of(list(map(np.asarray, tree.flatten(batch))))
-
-  def saved(self, step: int, checkpoints: Checkpoints) -> None:
-    if step == self._until:
-      checkpoints.wait()
-      before, after = self._python or {}, self._python_state()
-      self.recording.changed = [path for path, digest in before.items()
-                                if after.get(path, digest) != digest]
-      self.stop()
+    before, self._python = self._python, self._python_state()
+    self.recording.changed += [path for path, digest in before.items()
+                               if self._python.get(path, digest) != digest
+                               and path not in self.recording.changed]
 
   def _python_state(self) -> dict[str, str]:
     # The step reaches these by their names, not through references.
     legacy = {"np.random": np.random.get_state(), "random": python_random.getstate()}
-    return {**python_state("", self._training.step),
-            **python_state("inputs", self._training.inputs),
-            **python_state("before_call", self._training.before_call),
+    run = self._run
+    callbacks = {type(each).__name__: each for each in run.schedule.callbacks if each is not self}
+    return {**python_state("", run.module), **python_state("inputs", run.inputs),
+            **python_state("before_call", run.before_call), **python_state("callbacks", callbacks),
             **{f"the generator of {name}": _digest_of(value) for name, value in legacy.items()}}
 
 

@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from replicator.errors import UsageError
+
 import keras
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state, stateless_scope
-
-from replicator.errors import UsageError
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:

@@ -1,8 +1,4 @@
 """Parts that a step calls in the replica context: random streams, micro-batches, state."""
 
-from replicator.console import quiet
-
-quiet.import_tensorflow()
-
 from replicator.step import random as random  # A name of the facade.
 from replicator.step import replicated as replicated  # And another.

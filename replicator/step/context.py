@@ -7,13 +7,14 @@ import contextlib
 import contextvars
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
-
-import tensorflow as tf
 
 from replicator.errors import UsageError
 from replicator.internals.tensorflow_internals import in_second_pass_of_recompute_grad
+from replicator.step.hooks import Hook
+
+import tensorflow as tf
 
 _T = TypeVar("_T")
 
@@ -31,19 +32,11 @@ class Microbatch:
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
 
 
-@dataclasses.dataclass(frozen=True)
-class Transfer:
-  """A tensor that a collective of a step moves between replicas, the backward pass included."""
-
-  move: str  # 'all_reduce', 'all_gather' or 'all_to_all'.
-  bytes: int | None  # The size of each replica's tensor; None if it varies.
-
-
 class StepContext:
-  """The knowledge that one replica has of the step that it traces or runs."""
+  """Per-replica state of the step being traced or run."""
 
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True,
-               streams: str = ""):
+               streams: str = "", hooks: Sequence[Hook] = ()):
     self.is_step = is_step  # False for `RunContext.outside`, and before a step.
     self.streams = streams  # What the names of random streams begin with here.
     self.step = step  # The number of the training step, int64 [].
@@ -55,16 +48,9 @@ class StepContext:
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
     self.collectives: list[str] = []  # A description of each that the step has called so far.
     self.has_ended = False  # Whether the step has returned on this replica.
-    self.transfers: list[Transfer] = []  # What they, and their gradients, have moved so far.
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
-    self.dealer: Any = None  # In an evaluation, a `strategies.distributed_evaluation.Dealer`.
-    self.signals: list[tuple[Any, dict[str, tf.Tensor]]] | None = None  # None if nobody asked.
-    # Called at each draw of `random`, while it is traced, with the stream and the number of rows.
-    self.on_draw: Callable[[str, int], None] | None = None
-    # Called at each update of an optimizer, while it is traced, with the optimizer, its variables,
-    # and their gradients before and after the mean over replicas; returns those to update with.
-    self.on_update: Callable[
-        [Any, list, list[tf.Tensor], list[tf.Tensor]], list[tf.Tensor]] | None = None
+    self.hooks = hooks
+    self.is_recomputing = False  # Whether `recompute_grad` computes something once more.
 
 
 @dataclasses.dataclass
@@ -108,9 +94,10 @@ def current() -> StepContext:
 
 
 @contextlib.contextmanager
-def entered(step: tf.Tensor, xla: bool = False) -> Iterator[StepContext]:
+def entered(step: tf.Tensor, xla: bool = False, hooks: Sequence[Hook] = ()
+            ) -> Iterator[StepContext]:
   """Runs the body as one replica's step number `step` (int64 [])."""
-  entered_step = StepContext(step, xla)
+  entered_step = StepContext(step, xla, hooks=hooks)
   token = _current.set(entered_step)
   try:
     yield entered_step
@@ -140,13 +127,15 @@ def once(compute: Callable[[], _T]) -> _T:
   return part.first_values[part.replayed - 1]
 
 
-def signal(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
-  """Records scalars [] of a layer or an optimizer, by name, if `divergence.signals` asks."""
+def measured(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
+  """Reports numbers [] of a layer or an optimizer, by name, to the hooks; see `Hook.measured`."""
   now = current()
   # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
-  if now.signals is not None and not is_later_part and not in_inner_graph():
-    now.signals.append((owner, compute()))
+  if now.hooks and not (now.is_recomputing or is_later_part or in_inner_graph()):
+    values = compute()
+    for hook in now.hooks:
+      hook.measured(owner, values)
 
 
 def check_not_recomputed(what: str) -> None:

@@ -9,10 +9,10 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from replicator.errors import UsageError
 from replicator.step import context
+
+import tensorflow as tf
 
 _SCOPE = "logical_device_"
 _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")

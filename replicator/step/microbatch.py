@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.step.nest import Nest, map_tensors
+
 import gin
 import numpy as np
 import tensorflow as tf
 import tree
-
-from replicator.errors import UsageError
-from replicator.step import context
-from replicator.step.nest import Nest, map_tensors
 
 
 @gin.configurable(module="replicator", denylist=["fn", "batch"])

@@ -21,13 +21,13 @@ numbers than the forward pass, which is refused; `replicator.recompute_grad` dra
 import math
 from collections.abc import Sequence
 
-import keras
-import tensorflow as tf
-
 from replicator.errors import UsageError
 from replicator.step import random_bits
 from replicator.step.random_bits import seed_of as seed_of
 from replicator.step.random_bits import set_seed as set_seed
+
+import keras
+import tensorflow as tf
 
 
 def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1.0,

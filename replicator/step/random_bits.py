@@ -4,10 +4,10 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from replicator.errors import UsageError
 from replicator.step import context
+
+import tensorflow as tf
 
 _PHILOX = 1  # TensorFlow's number for Philox4x32-10 (Salmon et al. 2011).
 _SEED_KEY = [0x02461e293ec8f720]  # TensorFlow's key for the Philox that turns seeds into keys.
@@ -69,8 +69,8 @@ def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> 
   size, *rest = _checked(name, shape)
   row = math.prod(rest)
   now = context.current()
-  if now.on_draw:
-    now.on_draw(name, size)
+  for hook in () if now.is_recomputing else now.hooks:
+    hook.drawn(name, size)
   part = now.microbatch
   parts = part.count if part else 1
   key, counter = _fresh_key(name)

@@ -13,13 +13,13 @@ place, with `update`, and counts each batch once, in however many micro-batches 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 from replicator.internals.keras_internals import drops_assignments
 from replicator.internals.tensorflow_internals import wrapped_variable
 from replicator.step import context
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Variable:

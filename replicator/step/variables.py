@@ -11,10 +11,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from replicator.internals.tensorflow_internals import is_trackable
+
 import keras
 import tensorflow as tf
-
-from replicator.internals.tensorflow_internals import is_trackable
 
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer)
 

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from replicator.internals.tensorflow_internals import compile_marked_always, mark_for_xla
 from replicator.step import context
+
+import tensorflow as tf
 
 # XLA would drop the checks, and cannot compile a collective.
 _LEFT_OUT = ("Assert", "CheckNumerics", "Collective", "Nccl", "Print")

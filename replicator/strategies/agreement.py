@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-import gin
-
 from replicator.configuration.differences import differences
+from replicator.console.versions import versions
 from replicator.errors import UsageError
 from replicator.internals import tensorflow_internals
 from replicator.step.context import StepContext
-from replicator.workdir.provenance import versions
+
+import gin
 
 MAX_SECONDS = 30.0
 """Clocks that differ by more are reported; logs and locks hold times."""

@@ -12,19 +12,20 @@ import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from replicator.step.nest import Nest
+from replicator.strategies.replicator import Replicator
+
 import numpy as np
 import tensorflow as tf
 import tree
 
-from replicator.step import context
-from replicator.step.nest import Nest
-from replicator.strategies.replicator import Replicator
-
 Part = Callable[[int], Nest]
 
 
-class Dealer:
-  """Deals parts to replicas: those of this process, or those of all workers if all evaluate.
+class EvaluationShards:
+  """The part of an evaluation that each replica computes.
+
+  The replicas are those of this process, or those of all workers if all evaluate.
 
   This process is number `worker` of the `workers` that evaluate.
   """
@@ -66,6 +67,20 @@ class Dealer:
             for i in range(self._replicator.num_replicas)]
 
 
+_current: contextvars.ContextVar[EvaluationShards | None] = contextvars.ContextVar(
+    "shards", default=None)
+
+
+@contextlib.contextmanager
+def sharded(shards: EvaluationShards) -> Iterator[None]:
+  """In the body, an evaluation, `deal` divides its parts as `shards` says."""
+  token = _current.set(shards)
+  try:
+    yield
+  finally:
+    _current.reset(token)
+
+
 def deal(function: Part, count: int) -> Iterator[Nest]:
   """Yields `function(0)`, ..., `function(count - 1)`, computed on all replicas at the same time.
 
@@ -78,11 +93,11 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
       parts. It may be called twice for the last one.
     count: the number of parts.
   """
-  dealer = context.current().dealer
-  if dealer is None:
+  shards = _current.get()
+  if shards is None:
     yield from map(function, range(count))
   else:
-    yield from dealer.deal(function, count)
+    yield from shards.deal(function, count)
 
 
 @contextlib.contextmanager
@@ -91,12 +106,12 @@ def chief_first() -> Iterator[None]:
 
   For files that one worker makes and all workers read.
   """
-  dealer = context.current().dealer
-  if dealer and dealer.worker:
-    dealer.wait_for_all()
+  shards = _current.get()
+  if shards and shards.worker:
+    shards.wait_for_all()
   yield
-  if dealer and not dealer.worker:
-    dealer.wait_for_all()
+  if shards and not shards.worker:
+    shards.wait_for_all()
 
 
 def _on_device(function: Part, device: str | None, part: int) -> Nest:

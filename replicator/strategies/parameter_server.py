@@ -23,10 +23,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from replicator.cluster.lost import listens
 from replicator.internals.tensorflow_internals import is_fetched
+from replicator.strategies.cluster.lost import listens
+
+import tensorflow as tf
 
 CHIEF_SECONDS = 10.0
 """A chief that has not answered for so long is gone, and its servers end."""

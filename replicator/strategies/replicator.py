@@ -4,24 +4,22 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from replicator.errors import RunFailed, UsageError, chain_of
+from replicator.internals.tensorflow_internals import tell_others
+from replicator.step import context
+from replicator.step.collectives import collectives
+from replicator.step.nest import Nest
+from replicator.strategies import agreement, parameter_server
+from replicator.strategies import strategy as strategies
+from replicator.strategies.cluster import lost, tf_config
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.hang_detector import HangDetector
+from replicator.strategies.tracing import graphs
+
 import gin
 import numpy as np
 import tensorflow as tf
 import tree
-
-from replicator.cluster import lost, tf_config
-from replicator.collectives import collectives
-from replicator.console.error_line import located
-from replicator.errors import RunFailed, UsageError, chain_of
-from replicator.internals.keras_internals import errors_unchanged
-from replicator.internals.tensorflow_internals import tell_others
-from replicator.optimizers.wrap import check_owners
-from replicator.step import context, logical_devices, xla
-from replicator.step.nest import Nest
-from replicator.strategies import agreement, parameter_server, stuck
-from replicator.strategies import strategy as strategies
-from replicator.tracing import graphs
-from replicator.tracing.trainable import ByTrainable
 
 Step = Callable[..., Nest]
 
@@ -48,7 +46,7 @@ class Replicator:
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
     cluster: who says which processes make a run together, one of
-      `replicator.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
+      `strategies.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
       'spark' are the same in a process that these have started, 'slurm', 'kubernetes' and
       'sagemaker' are the variables of these managers. 'auto' takes the first one that is there.
     servers: the number of parameter servers among processes that the manager only numbers. The
@@ -65,6 +63,8 @@ class Replicator:
     strategy: the `tf.distribute.Strategy`.
     num_replicas: the number of replicas that run a step together, over all workers.
     is_async: whether workers run steps independently, as under 'parameter_server'.
+    compiles_whole: whether XLA compiles the step as one program; one replica alone.
+    compiles_parts: whether XLA compiles what a replica computes between two collectives.
     servers: the cluster of an asynchronous strategy, or None.
 
   Raises:
@@ -87,14 +87,14 @@ class Replicator:
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.jit_compile = jit_compile
-    self._compiles_whole = jit_compile and self.num_replicas == 1
-    self._compiles_parts = jit_compile and self.num_replicas > 1
-    if self._compiles_parts:
+    self.compiles_whole = jit_compile and self.num_replicas == 1
+    self.compiles_parts = jit_compile and self.num_replicas > 1
+    if self.compiles_parts:
       graphs.keep_unfused()
     self._stuck_timeout = stuck_timeout
     self._steps_run = 0
-    self._collectives: list[str] = []
-    self._compiled: dict[Step, ByTrainable] = {}
+    self.calls_traced: list[str] = []  # The collectives of the step that was traced last.
+    self._compiled: dict[Step, CompiledStep] = {}
     self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
 
   @property
@@ -179,16 +179,10 @@ class Replicator:
     return self.joined(np.repeat(value, self.num_local_replicas))[::self.num_local_replicas]
 
   def _run(self, step_fn: Step, inputs: Nest | None, number: int) -> list[Nest]:
-    # TensorFlow does not find the lines of a lambda for its errors.
-    def one_step(step: tf.Tensor, arguments: tuple) -> Nest:
-      return self.on_replicas(step_fn, step, arguments)
-
     if step_fn not in self._compiled:
-      check_owners(step_fn)
-      self._compiled[step_fn] = ByTrainable(step_fn, lambda: self.compile(one_step))
-    arguments = () if inputs is None else (self.distribute(inputs),)
-    outputs = self.start(self._compiled[step_fn].get(), tf.constant(number, tf.int64), arguments)
-    return [outputs] if self.is_async else self.local_results(outputs)
+      self._compiled[step_fn] = CompiledStep(self, step_fn)
+    outputs = self._compiled[step_fn](number, inputs).outputs
+    return [outputs] if self.is_async else outputs
 
   def join(self) -> None:
     """Waits for all scheduled steps; does nothing under a synchronous strategy."""
@@ -224,12 +218,6 @@ class Replicator:
 
     return self.strategy.experimental_distribute_values_from_function(part)
 
-  def compile(self, function: Callable) -> Any:
-    """Makes a `tf.function` of a cross-replica function, which calls `on_replicas`."""
-    # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
-    return tf.function(function, autograph=False,
-                       jit_compile=True if self._compiles_whole else None)
-
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; under an asynchronous strategy returns a remote value."""
     if self.servers:
@@ -240,61 +228,15 @@ class Replicator:
 
   def _on_its_device(self) -> contextlib.AbstractContextManager:
     """Places what XLA compiles whole, which would otherwise run on a GPU if there is one."""
-    if self._compiles_whole and isinstance(self.strategy, tf.distribute.OneDeviceStrategy):
+    if self.compiles_whole and isinstance(self.strategy, tf.distribute.OneDeviceStrategy):
       return tf.device(self.strategy.extended.worker_devices[0])
     return contextlib.nullcontext()
 
-  def on_replicas(self, step_fn: Step, step: tf.Tensor, arguments: tuple) -> Nest:
-    """Runs `step_fn(*arguments)` on every replica as step number `step` (int64 [])."""
-    replicas: list[context.StepContext] = []
-    placed_or_compiled = (xla.compiled_in_parts if self._compiles_parts
-                          else logical_devices.gradients_placed)
-
-    def replica_fn(step, *arguments):
-      is_compiled = self.jit_compile or self.name == "tpu"
-      with context.entered(step, is_compiled) as replica, placed_or_compiled():
-        replicas.append(replica)
-        with located(), self._refusals_explained(), errors_unchanged():
-          outputs = step_fn(*arguments)
-        replica.has_ended = True
-        # A variable that is returned is read here, where every replica has its own copy.
-        return tree.map_structure(
-            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
-    if self._compiles_whole:  # XLA does not compile through tf.distribute; one replica needs none.
-      return replica_fn(step, *arguments)
-    try:
-      outputs = self.strategy.run(replica_fn, args=(step, *arguments))
-    except Exception:  # It may come of replicas that make different calls, and say less.
-      agreement.check_replicas(replicas)
-      raise
-    agreement.check_replicas(replicas)
-    if graphs.has_loop(tf.compat.v1.get_default_graph()):
-      graphs.keep_order()
-    self._collectives = replicas[0].collectives
-    return outputs
-
-  @contextlib.contextmanager
-  def _refusals_explained(self) -> Iterator[None]:
-    """Says what to write in place of a variable that the strategy cannot update in a step.
-
-    It needs to know how to aggregate the values of several replicas, which Keras does not say of
-    the state of its layers.
-    """
-    try:
-      yield
-    except ValueError as error:
-      if not str(error).startswith("You must specify an aggregation method"):
-        raise
-      raise UsageError(
-          f"Replicator.strategy = '{self.name}': it cannot update this variable on several "
-          "replicas; use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of "
-          "Keras' own, and replicated.variable in place of tf.Variable"
-          ).with_traceback(error.__traceback__) from None
-
-  def watch(self) -> stuck.Watch:
+  def detect_hangs(self) -> HangDetector:
     """Watches how long this worker waits for the others."""
     is_cluster = self.name == "multi_worker_mirrored"
-    return stuck.Watch(self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
+    return HangDetector(
+        self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
 
   @property
   def _cluster(self) -> dict[str, list[str]]:
@@ -320,10 +262,10 @@ class Replicator:
     Raises:
       UsageError: the workers' collectives differ, so that running the step would hang.
     """
-    agreement.check_workers(self.worker_id, self.num_pipelines, list(self._collectives))
+    agreement.check_workers(self.worker_id, self.num_pipelines, list(self.calls_traced))
 
   def local_results(self, outputs: Nest) -> list[Nest]:
-    """The outputs of `on_replicas`, one nest for each replica of this process."""
+    """What `strategy.run` returned, as one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
     # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])

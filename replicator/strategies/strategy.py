@@ -2,28 +2,29 @@
 
 import contextlib
 import functools
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from replicator.cluster import lost, tf_config
-from replicator.console import start
 from replicator.console.formatting import labeled
 from replicator.errors import RunFailed, UsageError, at_least_one, nearest
 from replicator.internals.tensorflow_internals import has_started, set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
+from replicator.strategies.cluster import lost, tf_config
+
+import tensorflow as tf
 
 NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_storage",
          "parameter_server", "tpu")
 """The strategies that `Replicator.strategy` may name."""
 
-NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and compute nothing "
-               "with TensorFlow before replicator.train, or before the Replicator is made")
+NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and make the Replicator, "
+               "or call replicator.train, before anything starts TensorFlow; a tf.data.Dataset "
+               "does, so make it later, or give train a function that returns it")
 """The remedy for what cannot change once TensorFlow has started."""
 
 
@@ -70,7 +71,7 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
   if logical_cpus is not None:
     raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: '{name}' has one replica for "
                      "each process on CPUs; start more workers instead")
-  if start.is_chief():
+  if tf_config.is_chief(os.environ):
     print(labeled("cluster", f"{tf_config.shown(config)} (from {source})"),
           "note: these ports take commands from every machine that reaches them, without a "
           "password; see docs/howto/security.md", sep="\n", file=sys.stderr, flush=True)

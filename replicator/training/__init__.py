@@ -1,5 +1,1 @@
 """The training loop around a step: log points, evaluations, checkpoints."""
-
-from replicator.console import quiet
-
-quiet.import_tensorflow()

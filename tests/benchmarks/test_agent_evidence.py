@@ -2,11 +2,11 @@
 
 import json
 
+from benchmarks import agent_evidence
+
 import numpy as np
 import pytest
 from absl.testing import flagsaver
-
-from benchmarks import agent_evidence
 
 
 @pytest.fixture

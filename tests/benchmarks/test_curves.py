@@ -2,12 +2,12 @@
 
 import json
 
+from benchmarks import curves
+
 import numpy as np
 import pytest
 from absl.testing import flagsaver
 from PIL import Image
-
-from benchmarks import curves
 
 
 def write_run(folder, values):

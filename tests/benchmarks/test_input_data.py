@@ -1,10 +1,10 @@
 """The data of `benchmarks.input_pipeline`: every source sees the same photos, however many."""
 
-import numpy as np
-
 from benchmarks import input_data
 from models.vision.images.image_source import read
 from models.vision.sources import ImageArrays, ImageFolder, ImageZip, TFRecords
+
+import numpy as np
 
 
 def sources(root):

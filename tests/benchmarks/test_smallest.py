@@ -1,8 +1,8 @@
 """Benchmarks of steps run at their smallest size, and print their tables."""
 
-import pytest
-
 from tests.programs.processes import python
+
+import pytest
 
 SMALLEST = {
     "agent_speed": "--rounds=1 --steps=40",

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from replicator.step import context
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator.step import context
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [16, 2, 2, 1]).astype(np.uint8)
 BATCH = {"image": IMAGES, "label": np.arange(16, dtype=np.int32) % 10}

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
 from tests.programs.forks import in_a_fork
 from tests.programs.processes import SECONDS, wait_until
+
+import numpy as np
+import pytest
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import gin
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from experiments import d4pg, dqn, mpo, ppo, sac, td3
 from models.rl import agents
 from models.rl.networks.actor_critic import Critic, Policy
@@ -25,6 +19,12 @@ from models.rl.replay.rollouts import Experience
 from replicator import random, schedules
 from replicator.step import context
 from tests.experiments.line import assert_scalars, descend, one_step
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 SIZE, SHAPE, ACTIONS = 6, (3,), 2
 SEEN = np.random.default_rng(1).normal(1.0, 2.0, [50, *SHAPE])

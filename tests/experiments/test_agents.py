@@ -6,18 +6,18 @@ import itertools
 import json
 import pathlib
 
-import numpy as np
-import pytest
-
 from experiments import d4pg, dqn, mpo, ppo, sac, td3, world_model
 from models.rl import agents
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.environments.environments import Environments
 from replicator.app import config
-from replicator.checkpoints import checkpoint
+from replicator.training.checkpoints import store
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
 from tests.programs.processes import ROOT, launched
+
+import numpy as np
+import pytest
 
 _COMMON = [
     "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
@@ -154,7 +154,7 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, t
     for folder, steps in (("whole", 10), ("parts", 6), ("parts", 10)):
       train(agent, tmp_path / folder, *more, f"train.steps = {steps}")
   assert logs.rows(tmp_path / "parts") == logs.rows(tmp_path / "whole")
-  found, expected = (checkpoint.read(tmp_path / name / "checkpoints")
+  found, expected = (store.read(tmp_path / name / "checkpoints")
                      for name in ("parts", "whole"))
   assert found.keys() == expected.keys()
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []

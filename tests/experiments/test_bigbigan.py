@@ -1,14 +1,14 @@
 """BigBiGAN: its images held out train nothing, and its codes say what is in an image."""
 
-import numpy as np
-import pytest
-
 import replicator
 from experiments import bigbigan
 from models.vision.images.image_source import InMemoryImages, read
 from replicator.app import config
 from tests.experiments.tiny_gans import ROOT, configure
 from tests.programs.logs import rows
+
+import numpy as np
+import pytest
 
 
 def test_no_held_out_image_is_trained_on(monkeypatch, tmp_path):

@@ -1,16 +1,16 @@
 """CycleGAN: what its losses and measures are."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from experiments import cyclegan
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
 from tests.experiments.line import Line, assert_scalars, one_step
 from tests.experiments.tiny_gans import ROOT
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [2, 5, 2, 2, 1]).astype(np.uint8)
 

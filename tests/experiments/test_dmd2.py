@@ -1,11 +1,5 @@
 """DMD2 and its teacher: updates by the formulas, and what is learned."""
 
-import gin
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from experiments import diffusion, dmd2
 from models.diffusion.gaussians import GaussianMixture
@@ -17,7 +11,13 @@ from tests.experiments.tiny_gans import ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
-from tests.replicator.checkpoints.runs import held, saved
+from tests.replicator.training.checkpoints.runs import held, saved
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 N, SIGMA_DATA, START = 5, 0.7, 0.4
 GAN, FAKE_GAN = 0.3, 0.2

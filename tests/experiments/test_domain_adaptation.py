@@ -1,11 +1,11 @@
 """DANN and ADDA: their updates are those of the papers' formulas."""
 
+from experiments.domain_adaptation import DomainAdaptation, before_call
+from tests.experiments.line import one_step
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-from experiments.domain_adaptation import DomainAdaptation, before_call
-from tests.experiments.line import one_step
 
 SIZE, START, NUMBER = 4, 1, 3
 DRAW = np.random.default_rng(0)

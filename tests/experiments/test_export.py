@@ -1,4 +1,4 @@
-"""`experiments.export`: files of a run's networks that load without this project, by command."""
+"""`replicator export`: files of a run's networks that load without this project, by command."""
 
 import dataclasses
 import importlib.util
@@ -7,19 +7,19 @@ import pathlib
 import re
 import types
 
-import gin
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from experiments import export
 from models.export import card, formats, loading
 from models.export.networks import ExportedNetwork, Values, networks_of
 from replicator.errors import RunFailed
-from replicator.workdir import reader
+from replicator.training.workdir import reader
 from tests.experiments.test_sample import STEP, saved
 from tests.experiments.tiny_gans import build
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
 
 FORMATS = list(formats.SUFFIXES)
 WEIGHTS = tf.Variable(np.linspace(-1.0, 1.0, 12).reshape(4, 3), dtype=tf.float32)

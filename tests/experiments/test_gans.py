@@ -1,11 +1,5 @@
 """Every GAN: what a step logs and samples, GANs from parts, LOGAN, and what does not fit."""
 
-import gin
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from experiments.gan import GAN
 from experiments.logan import LOGAN
@@ -22,6 +16,12 @@ from tests.experiments.line import BATCH, Line, line_gan, one_step
 from tests.experiments.tiny_gans import GANS, MIRRORED, build, train
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import rows
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_images_that_are_no_squares_are_refused_with_what_to_do(height, width, t
       gan.main(str(tmp_path), data=lambda: InMemoryImages(images, np.zeros(3), ("all",)))
     assert str(error.value).splitlines()[0] == (
         f"InMemoryImages: has images of {height} x {width} pixels, and a GAN needs squares; cut "
-        "them out: python -m models.vision.convert DATA OUT --shards=1 --resolution=8, and set "
+        "them out: replicator convert DATA OUT --shards=1 --resolution=8, and set "
         "TFRecords.path = 'OUT'")
   with pytest.raises(replicator.UsageError) as error:
     check_images("Net", (8, 8, 3), images)

@@ -1,15 +1,15 @@
 """MAML: its updates are those of the paper's formulas, also through the inner loop."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from experiments import maml
 from experiments.maml import MAML
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import gradients_of, one_step
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 TASKS, POINTS, RATE, STEPS = 3, 4, 0.1, 2
 

@@ -1,4 +1,4 @@
-"""`experiments.play`: returns and a film from the files of an agent's run, by command."""
+"""`replicator play`: returns and a film from the files of an agent's run, by command."""
 
 import types
 
@@ -7,14 +7,14 @@ import pytest
 
 pytest.importorskip("pygame")
 
-import imageio_ffmpeg
-from imageio import v3 as imageio
-
 from experiments import play
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments import rendering
 from replicator.app import load
 from tests.experiments.test_sample import STEP, saved
+
+import imageio_ffmpeg
+from imageio import v3 as imageio
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,9 @@ def run(tmp_path_factory):
 
 def test_returns_are_those_of_an_evaluation_and_the_film_shows_the_first_episode(
     run, tmp_path, capsys, monkeypatch):
-  loaded = load.load_training(run)
-  agent = loaded[0].step
-  monkeypatch.setattr(load, "load_training", lambda *given: loaded)
+  loaded = load.load_run(run)
+  agent = loaded[0].module
+  monkeypatch.setattr(load, "load_run", lambda *given: loaded)
   expected = EpisodeEvaluator(lambda: agent.actor.environments, 3, picture=False)(agent).scalars
   film = tmp_path / "film.gif"
   assert play.main([f"--run={run}", "--episodes=3", f"--video={film}"]) == 0
@@ -62,7 +62,7 @@ def test_bad_flags_are_one_line(flag, error, capsys):
 def test_a_run_without_an_agent_is_one_line(run, capsys, monkeypatch):
   class GAN: ...
   training = types.SimpleNamespace(step=GAN())
-  monkeypatch.setattr(load, "load_training", lambda *given: (training, 2))
+  monkeypatch.setattr(load, "load_run", lambda *given: (training, 2))
   assert play.main([f"--run={run}"]) == 2
   assert capsys.readouterr().err == (f"error: --run={run}: its GAN is no agent, so it has no "
                                      "environments to play in\n")

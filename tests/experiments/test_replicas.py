@@ -4,8 +4,6 @@ import contextlib
 import pathlib
 from collections.abc import Callable
 
-import pytest
-
 from experiments.cyclegan import cyclegan
 from experiments.dmd2 import dmd2
 from experiments.domain_adaptation import domain_adaptation
@@ -15,6 +13,8 @@ from replicator.app import config
 from tests.experiments.tiny_gans import GANS, MIRRORED, ROOT
 from tests.programs import logs
 from tests.programs.capabilities import eagerly
+
+import pytest
 
 COMMON = ["train.precision = 'float64'", "train.steps = 3", "train.log_every = 1",
           "train.eval_every = 3", "train.checkpoint_every = 3", "train.steps_per_call = 1",

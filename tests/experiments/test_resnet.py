@@ -1,19 +1,19 @@
 """ResNet: what its losses and accuracies are, and what is measured."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from experiments import resnet
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
 from replicator.errors import UsageError
 from replicator.step import context
-from replicator.strategies.distributed_evaluation import Dealer
+from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from tests.experiments.line import one_step
 from tests.programs.processes import ROOT
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 BATCH = {"image": np.random.default_rng(0).integers(0, 256, [8, 8, 8, 1]).astype(np.uint8),
          "label": np.arange(8, dtype=np.int32)}
@@ -133,8 +133,8 @@ def test_every_image_counts_once(replicas):
   runner = replicator.Replicator("mirrored", logical_cpus=replicas)
   evaluate = resnet.Accuracy(InMemoryImages(NUMBERED, labels, ("a",)), part_size=100)
   counting = Counting()
-  with context.entered(tf.constant(0, tf.int64)) as here:
-    here.dealer = Dealer(runner, evaluate.on_all_workers)
+  with context.entered(tf.constant(0, tf.int64)), sharded(
+      EvaluationShards(runner, evaluate.on_all_workers)):
     found = evaluate(counting).scalars
   assert counting.seen.min() == 1  # What a replica without a part sees is not counted.
   np.testing.assert_allclose([found["top1"], found["number"], found["square"]],

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pytest
-
 from replicator import atomic
-from replicator.checkpoints import checkpoint
+from replicator.training.checkpoints import store
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
+
+import pytest
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ RUNS = {
     "gan": Run("gan", "dcgan_digits", _GAN),
     "gan in two processes": Run(
         "gan", "dcgan_digits", [*_GAN, "Replicator.strategy = 'multi_worker_mirrored'"],
-        [sys.executable, "-m", "replicator.launch", "--workers=2", "--"], kills=2),
+        [sys.executable, "-m", "replicator", "launch", "--workers=2", "--"], kills=2),
     # Images of the pool, and the order of both domains.
     "cyclegan": Run("cyclegan", "cyclegan_shapes16", [
         "Shapes.size = 200", "CycleGANGenerator.width = 4", "CycleGANGenerator.blocks = 1",
@@ -103,14 +103,14 @@ def kill(run: Run, workdir: pathlib.Path, moment: random.Random) -> bool:
 
 
 def newest(workdir: pathlib.Path) -> int:
-  return max(checkpoint.steps_of(workdir / "checkpoints"), default=0)
+  return max(store.steps_of(workdir / "checkpoints"), default=0)
 
 
 def left(workdir: pathlib.Path) -> dict:
   """The files of a run, without its times."""
   return {
       "variables": {path: (value.dtype, value.shape, value.tobytes())
-                    for path, value in checkpoint.read(workdir / "checkpoints").items()},
+                    for path, value in store.read(workdir / "checkpoints").items()},
       "metrics": rows(workdir),
       "samples": {file.name: file.read_bytes() for file in workdir.glob("samples/*")},
       "folders": sorted(path.name for path in (workdir / "checkpoints").iterdir())}

@@ -1,14 +1,10 @@
-"""`experiments.sample`: pictures and data sets from the files of a run, by command."""
+"""`replicator sample`: pictures and data sets from the files of a run, by command."""
 
+import contextlib
 import json
 import pathlib
 import sys
 import zipfile
-
-import gin
-import numpy as np
-import pytest
-from PIL import Image
 
 from experiments import sample
 from experiments.bigbigan import bigbigan
@@ -18,10 +14,17 @@ from experiments.logan import logan
 from experiments.resnet import resnet
 from experiments.sngan import sngan
 from replicator.app import config, load
-from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.configuration import operative
-from replicator.training.observer import Observer, Training, observed_by
+from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.checkpoints.saver import Saver
+from replicator.training.prepared import Enough
+from replicator.training.run import Run
 from tests.programs.processes import ROOT
+
+import gin
+import numpy as np
+import pytest
+from PIL import Image
 
 STEP = 2
 NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
@@ -41,25 +44,25 @@ EXPERIMENTS = {  # The main function, the configuration, and what makes networks
     "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
 
 
-class Saver(Observer):
+class SavingFirst(Callback):
   """Saves the step as it was built, in place of the training, which would take long to compile."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
 
-  def prepared(self, training: Training) -> None:
-    checkpoints = Checkpoints(self._folder / "checkpoints", training.step)
+  def begin(self, run: Run) -> None:
+    checkpoints = Saver(self._folder / "checkpoints", run.module)
     checkpoints.save(STEP, {})
     checkpoints.wait()
     (self._folder / "config.gin").write_text(operative.text())
-    self.stop()
+    raise Enough
 
 
 def saved(name: str, folder: pathlib.Path) -> pathlib.Path:
   main, file, narrow = EXPERIMENTS[name]
   config.parse([str(ROOT / f"configs/{file}.gin")], [f"{k} = {v!r}" for k, v in narrow.items()])
   folder.mkdir()
-  with observed_by(Saver(folder)):
+  with installed([SavingFirst(folder)]), contextlib.suppress(Enough):
     main(str(folder))
   (folder / "run.json").write_text(json.dumps({
       "program": ["-m", main.__module__], "working_directory": str(ROOT),
@@ -77,12 +80,12 @@ def run(tmp_path_factory):
 def loaded(run):
   """The step of the run, whose generator is compiled once for all tests."""
   gin.clear_config()
-  return load.load_training(run)
+  return load.load_run(run)
 
 
 @pytest.fixture
 def loaded_once(loaded, monkeypatch):
-  monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
+  monkeypatch.setattr(load, "load_run", lambda *arguments: loaded)
 
 
 def sampled(run: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
@@ -190,7 +193,7 @@ REFUSED = {
 def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   if "--step" not in words and "--gin_param" not in words:
-    monkeypatch.setattr(load, "load_training", lambda *arguments: loaded)
+    monkeypatch.setattr(load, "load_run", lambda *arguments: loaded)
   assert sample.main([f"--run={run}", *words.split()]) == 2
   shown = capsys.readouterr()
   assert REFUSED[words] in shown.err and len(shown.err.splitlines()) == 1

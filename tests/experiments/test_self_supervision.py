@@ -2,11 +2,6 @@
 
 import functools
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from experiments import self_supervision
 from models.vision.augmentation.random_view import Augmented, TwoViews
 from models.vision.images.image_source import InMemoryImages
@@ -18,6 +13,11 @@ from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
 from tests.programs.logs import assert_same_runs
 from tests.replicator.training.runs import MIRRORED_2, train
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Flat(keras.Model):

@@ -1,12 +1,12 @@
 """SN-GAN with an encoder: its metrics, and the default job, which learns."""
 
-import numpy as np
-import pytest
-
 from tests.experiments.tiny_gans import MIRRORED, settings, train
 from tests.programs.capabilities import eagerly
 from tests.programs.logs import assert_same_runs, rows
 from tests.programs.processes import forked, launched
+
+import numpy as np
+import pytest
 
 MEASURED = ["train.steps = 2", "train.eval_every = 2", "train.checkpoint_every = 2",
             "train.precision = 'float64'",

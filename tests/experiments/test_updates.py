@@ -8,16 +8,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks.bigbigan import CodeDistribution, PairScores
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import Whole, descend, one_step
 from tests.experiments.tiny_gans import GANS
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 UPDATES, SIZE, LATENT, CLASSES, RATIO, IMAGE, PIXELS = 3, 4, 5, 3, 2, (2, 3, 1), 6
 _numbers = np.random.default_rng(0)

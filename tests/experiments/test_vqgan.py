@@ -2,11 +2,6 @@
 
 import functools
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from experiments import vqgan
 from models.gan.networks.quantizers import FSQ, Codebook
 from models.vision.images.image_source import InMemoryImages
@@ -17,6 +12,11 @@ from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
 from tests.programs.logs import assert_same_runs
 from tests.replicator.training.runs import train
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 RATE, DIM = 0.5, 2
 THREE_STEPS = ["train.precision = 'float64'", "train.steps = 3", "train.checkpoint_every = 3"]

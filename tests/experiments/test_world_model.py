@@ -6,11 +6,6 @@ is what `real` gives.
 
 from collections.abc import Callable, Iterator
 
-import gin
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from experiments import world_model
 from models.rl.replay.sequences import Sequences
 from replicator import random
@@ -18,6 +13,11 @@ from replicator.step import context
 from tests.experiments.line import assert_scalars, gradients_of, one_step
 from tests.experiments.test_agent_updates import lone_agent
 from tests.models.rl.networks.test_two_hot import two_hot
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
 
 N, T, HORIZON, SHAPE, ACTIONS = 2, 4, 3, (2,), 1
 D, L, K, UNITS, BINS = 3, 2, 3, 3, 5

@@ -4,10 +4,10 @@ import re
 import shutil
 import sys
 
-import pytest
-
 from replicator import app
 from tests.programs.processes import ROOT
+
+import pytest
 
 DIGITS = "--gin_file=configs/sngan_digits.gin"
 USAGE, FAILED = 2, 1  # Exit statuses.

@@ -6,9 +6,6 @@ Every row runs as on the command line, in one process.
 import shutil
 import sys
 
-import gymnasium
-import pytest
-
 from experiments.d4pg import d4pg
 from experiments.dqn import dqn
 from experiments.ppo import ppo
@@ -17,6 +14,9 @@ from experiments.td3 import td3
 from experiments.world_model import world_model
 from tests.mistakes.conftest import FAILED, USAGE, assert_line
 from tests.programs.capabilities import eagerly
+
+import gymnasium
+import pytest
 
 MODULE = '''import gymnasium
 import numpy as np

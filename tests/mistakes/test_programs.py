@@ -8,9 +8,6 @@ import pathlib
 import runpy
 import shutil
 
-import keras
-import pytest
-
 from experiments.cyclegan import cyclegan
 from experiments.dmd2 import dmd2
 from experiments.domain_adaptation import domain_adaptation
@@ -20,6 +17,9 @@ from experiments.self_supervision import self_supervision
 from experiments.sngan import sngan
 from replicator import app
 from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
+
+import keras
+import pytest
 
 PROGRAM = '''import keras
 import numpy as np

@@ -5,10 +5,6 @@ Every row makes the part alone. `...` in a line stands for any words.
 
 import re
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.diffusion import edm
 from models.diffusion.gaussians import GaussianMixture
 from models.diffusion.networks import DenoisingMLP
@@ -43,6 +39,10 @@ from models.vision.images.image_source import hold_out
 from models.vision.images.labels import from_csv, from_json
 from models.vision.self_supervision import losses
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 HIGHER = "two or more, and highest above lowest"
 

@@ -1,6 +1,6 @@
 """A tiny experiment for parameter servers, which prints what their test needs to know.
 
-    python -m replicator.launch --workers=2 --ps=2 -- python -m tests.programs.asynchronous \
+    replicator launch --workers=2 --ps=2 -- python -m tests.programs.asynchronous \
       --gin_param="Replicator.strategy = 'parameter_server'" --gin_param="train.steps = 10" \
       --workdir=DIR
 """
@@ -8,11 +8,11 @@
 import json
 import os
 
-import tensorflow as tf
-
 from replicator import app, train
 from replicator.step.variables import variables_of
 from tests.programs.two_networks import Points, TwoNetworks
+
+import tensorflow as tf
 
 
 class Counted(TwoNetworks):

@@ -13,22 +13,23 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from replicator import Replicator, UsageError
 from replicator.app import config
 from replicator.errors import first_line
-from replicator.inputs.inputs import stream
 from replicator.strategies import strategy as strategies
-from replicator.training.observer import Training, run_until_prepared
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.training.inputs.pipeline import stream
+from replicator.training.prepared import run_until_prepared
+from replicator.training.run import Run
 from tests.programs.features import FEATURES, Feature
 from tests.programs.planted_bugs import Points
 from tests.programs.processes import launched
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 BATCH, STEPS = 16, 4
 REPLICAS = {"one_device": 1, "mirrored": 2, "central_storage": 2, "multi_worker_mirrored": 2,
@@ -58,11 +59,11 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
         lambda: feature.make(REPLICAS[strategy]), Points(), workdir=workdir), losses_of)
 
 
-def losses_of(training: Training) -> list[float]:
+def losses_of(run: Run) -> list[float]:
   """Runs the steps of a prepared training in place of the training loop, which writes files."""
   steps_per_call = gin.query_parameter("train.steps_per_call")
-  function = TrainingFunction(training.replicator, training.step, steps_per_call)
-  examples = stream(training.inputs, training.input_context, 0, steps_per_call)
+  function = CompiledStep(run.replicator, run.module, steps_per_call, logs=True)
+  examples = stream(run.inputs, run.input_context, 0, steps_per_call)
   calls = zip(range(0, STEPS, steps_per_call), examples, strict=False)
   running = [function(first, batch) for first, batch in calls]
   examples.close()

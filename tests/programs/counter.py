@@ -1,8 +1,8 @@
 """A step whose values are known in advance."""
 
-import tensorflow as tf
-
 import replicator
+
+import tensorflow as tf
 
 
 class Counter(tf.Module):

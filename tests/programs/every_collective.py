@@ -1,6 +1,6 @@
 """Every collective and its gradient against the formulas of the docstrings, in NumPy float64.
 
-    python -m replicator.launch --workers=3 -- python -m tests.programs.every_collective
+    replicator launch --workers=3 -- python -m tests.programs.every_collective
 
 checks them in three processes; tests check them in one.
 """
@@ -8,14 +8,14 @@ checks them in three processes; tests check them in one.
 import sys
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from replicator import Replicator
 from replicator.step import context
-from replicator.strategies.distributed_evaluation import Dealer, deal
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.distributed_evaluation import EvaluationShards, deal, sharded
+
+import numpy as np
+import tensorflow as tf
 
 ROWS, COLUMNS = 24, 2  # The shape of each replica's tensor. 1, 2, 3, 4 and 8 divide the rows.
 
@@ -138,8 +138,8 @@ def check_shared_evaluation(workers: Replicator) -> None:
     computed.append(part)
     return {"square": part ** 2}
 
-  with context.entered(tf.constant(0, tf.int64)) as here:
-    here.dealer = Dealer(workers, on_all_workers=True)
+  with context.entered(tf.constant(0, tf.int64)), sharded(
+      EvaluationShards(workers, on_all_workers=True)):
     found = list(deal(square, 7))
   assert found == [{"square": i ** 2} for i in range(7)], found
   own = set(range(workers.worker_id, 7, workers.num_replicas))
@@ -153,7 +153,7 @@ def check_disagreement(workers: Replicator) -> None:
     return {"a": replicator.all_sum(1.0), "b": collective(1.0)}
 
   try:
-    TrainingFunction(workers, disagreeing_step, 1)(0, None)
+    CompiledStep(workers, disagreeing_step, 1, logs=True)(0, None)
   except replicator.UsageError as error:
     assert "as collective 2 of the step, and other workers do not" in str(error)
   else:

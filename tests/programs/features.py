@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from replicator import random, schedules
 from tests.programs.planted_bugs import WIDTH
 from tests.programs.two_networks import TwoNetworks
+
+import gin
+import keras
+import tensorflow as tf
 
 UNITS = 4
 NONFINITE_STEP = 1  # The step at which `Overflowing` has infinite gradients.

@@ -34,7 +34,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # What a program must import itself: gin has a state, and knows the modules of the project.
 _OWN = ("benchmarks", "experiments", "gin", "models", "replicator", "tests")
 # But TensorFlow knows a gradient of one room, and the curves of reports are replaced.
-_KEPT = ("replicator.internals", "replicator.workdir.charts")
+_KEPT = ("replicator.internals", "replicator.training.workdir.charts")
 # What programs import besides.
 _OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets",
            "tensorboard.summary")
@@ -93,11 +93,10 @@ def _serve() -> None:
   # What loses its parent becomes a child of this process, which can end it.
   ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
   signal.signal(signal.SIGTERM, lambda number, frame: (_end_all(), os._exit(1)))
-  from replicator.console import quiet
-  quiet.import_tensorflow()
+  import tensorflow  # noqa: F401
   for name in _OTHERS:
     importlib.import_module(name)
-  from replicator.workdir import charts
+  from replicator.training.workdir import charts
   charts.curves = lambda *arguments: "<svg></svg>"  # To draw them takes longer than most runs.
   for line in sys.stdin:
     words, folder, environment, files = json.loads(line)

@@ -4,12 +4,12 @@
       --gin_param="train.global_batch_size = 4" --workdir=DIR
 """
 
+from replicator import InputContext, app, random, train, wrap_optimizer
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator import InputContext, app, random, train, wrap_optimizer
 
 BAD = 22.0
 

@@ -15,14 +15,14 @@ import pathlib
 import signal
 import sys
 
-import numpy as np
-
 from experiments.d4pg import d4pg
 from models.rl.actor_pool.pool import ActorPool
 from models.rl.replay.timesteps import END
 from replicator import app, atomic
-from replicator.checkpoints.checkpoint import Checkpoints
 from replicator.step import replicated
+from replicator.training.checkpoints.saver import Saver
+
+import numpy as np
 
 
 def tell(**facts: object) -> None:
@@ -52,7 +52,7 @@ def die() -> None:
 def hook(where: str, number: int) -> None:
   """Makes the process tell what it does, and die at the moment."""
   calls, saves, pools = itertools.count(1), itertools.count(1), []
-  collect, publish, save = ActorPool.collect, atomic.publish, Checkpoints.save
+  collect, publish, save = ActorPool.collect, atomic.publish, Saver.save
 
   def collect_or_die(pool: ActorPool, act, until: int, step: int) -> None:
     if not pools:
@@ -62,7 +62,7 @@ def hook(where: str, number: int) -> None:
       die()
     collect(pool, act, until, step)
 
-  def save_and_tell(checkpoints: Checkpoints, step: int, *arguments) -> None:
+  def save_and_tell(checkpoints: Saver, step: int, *arguments) -> None:
     if pools:
       tell(saves=step, **content(pools[0]))
     save(checkpoints, step, *arguments)
@@ -80,7 +80,7 @@ def hook(where: str, number: int) -> None:
     publish(folder, write_or_die, facts)
     tell(published=facts["step"])
 
-  ActorPool.collect, Checkpoints.save, atomic.publish = (
+  ActorPool.collect, Saver.save, atomic.publish = (
       collect_or_die, save_and_tell, publish_or_die)
 
 

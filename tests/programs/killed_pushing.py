@@ -18,15 +18,15 @@ import tempfile
 import threading
 import time
 
+import replicator
+from replicator import app
+from replicator.tools.storage.object_store import ObjectStore
+from replicator.training.workdir import claim
+from tests.programs import fragile
+
 import fsspec
 import gin
 import tensorflow as tf
-
-import replicator
-from replicator import app
-from replicator.storage.mirror import Mirror
-from replicator.workdir import lock
-from tests.programs import fragile
 
 MOST_WRITES = 10  # A push or two: a write may be of several files.
 
@@ -68,7 +68,7 @@ def kill_after(writes: int, seconds: float | None) -> None:
       return method(self, *arguments)
     return call
 
-  Mirror._put, Mirror.remove = counted(Mirror._put), counted(Mirror.remove)
+  ObjectStore._put, ObjectStore.remove = counted(ObjectStore._put), counted(ObjectStore.remove)
 
 
 def started(flags: list[str], folder: pathlib.Path, kill: tuple[int, float | None] | None) -> int:
@@ -77,7 +77,7 @@ def started(flags: list[str], folder: pathlib.Path, kill: tuple[int, float | Non
   if child:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
   tempfile.tempdir = str(folder)
-  lock._CLAIM_SECONDS = 0.1
+  claim._CLAIM_SECONDS = 0.1
   if kill:
     kill_after(*kill)
   app.run(main, flags)
@@ -97,7 +97,7 @@ def run(kills: int, seed: int, folder: pathlib.Path, flags: list[str]) -> None:
     assert status == -signal.SIGKILL, f"start {number} ended with {status}"
     copy.mkdir()
     if not os.fork():  # What a file system has begun in one process does not survive a fork.
-      store = Mirror(url)
+      store = ObjectStore(url)
       store.pull(copy)
       torn = {name.rpartition("/")[0] for name in store._there if name.startswith("checkpoints/")
               and f"{name.rpartition('/')[0]}/manifest.json" not in store._there}

@@ -3,12 +3,12 @@
 import json
 import pathlib
 
+from replicator.training.checkpoints import store
+from replicator.training.workdir.reader import TIMES
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from replicator.checkpoints import checkpoint
-from replicator.workdir.reader import TIMES
 
 
 def timed_rows(workdir: pathlib.Path) -> list[dict]:
@@ -24,7 +24,7 @@ def rows(workdir: pathlib.Path) -> list[dict]:
 
 def variables(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   """The floating variables of the last checkpoint: networks, slots and averages."""
-  return {name: value for name, value in checkpoint.read(workdir / "checkpoints").items()
+  return {name: value for name, value in store.read(workdir / "checkpoints").items()
           if tf.as_dtype(value.dtype).is_floating}
 
 

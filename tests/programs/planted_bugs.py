@@ -4,14 +4,14 @@
       --gin_param="Regression.bug = 'local_batch_norm'" --workdir=DIR
 """
 
+import replicator
+from replicator import app, random
+from tests.programs.two_networks import WIDTH, Points
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-import replicator
-from replicator import app, random
-from tests.programs.two_networks import WIDTH, Points
 
 
 @gin.configurable

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from replicator.launch import free_ports
+from replicator.tools.launch import free_ports
 from tests.programs import forks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def _ended(run: Callable[..., subprocess.CompletedProcess], words: list[str], st
 def launched(cluster: Iterable[str], module: str, *words: str, bindings: Iterable[str] = (),
              **options) -> subprocess.CompletedProcess:
   """Runs a module in the processes of a cluster, such as `["--workers=2"]`; else as `forked`."""
-  return forked("-m", "replicator.launch", *cluster, "--", sys.executable, "-m", module, *words,
+  return forked("-m", "replicator", "launch", *cluster, "--", sys.executable, "-m", module, *words,
                 *(f"--gin_param={binding}" for binding in bindings), **options)
 
 

@@ -1,9 +1,9 @@
 """The error line that a user reads when something is refused."""
 
+from replicator.errors import UsageError, chain_of
+
 import pytest
 import tensorflow as tf
-
-from replicator.errors import UsageError, chain_of
 
 
 def refusal(function, *args, **kwargs) -> str:

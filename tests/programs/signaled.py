@@ -10,8 +10,6 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from replicator.console import quiet
-
 
 @tf.function(jit_compile=True, autograph=False)
 def products(xs: list[tf.Tensor], ys: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -21,7 +19,6 @@ def products(xs: list[tf.Tensor], ys: list[tf.Tensor]) -> list[tf.Tensor]:
 
 def main(seconds: float) -> None:
   """Multiplies for so many seconds."""
-  quiet.import_tensorflow()
   came = 0
 
   def count(number: int, frame: object) -> None:

@@ -2,11 +2,11 @@
 
 import threading
 
-import tensorflow as tf
-
 from replicator import app, train
-from replicator.cluster import tf_config
+from replicator.strategies.cluster import tf_config
 from tests.programs.fragile import Fragile, numbers
+
+import tensorflow as tf
 
 STEP = 5
 

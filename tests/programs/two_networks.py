@@ -7,13 +7,13 @@ import os
 import signal
 from collections.abc import Callable
 
+import replicator
+from replicator import app, random
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-import replicator
-from replicator import app, random
 
 WIDTH = 3  # Length of an example, and of a code.
 
@@ -75,7 +75,7 @@ def evaluate(networks: TwoNetworks) -> replicator.Evaluation:
   with networks.optimizers["generator"].averaged_weights():
     samples = networks.generator(random.normal("samples", [8, WIDTH]), training=False)
   gray = np.clip(128 + 64 * samples.numpy(), 0, 255).astype(np.uint8)
-  return replicator.Evaluation({"mean": np.mean(samples)}, np.stack([gray] * 3, -1),
+  return replicator.Evaluation({"mean": np.mean(samples)}, {"samples": np.stack([gray] * 3, -1)},
                                "mean of 8 samples")
 
 

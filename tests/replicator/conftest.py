@@ -1,9 +1,9 @@
 """Strategies for the tests of the engine."""
 
+from replicator import Replicator
+
 import pytest
 import tensorflow as tf
-
-from replicator import Replicator
 
 # Every synchronous strategy that one process can run, by what a gin file would say; `one_or_two`
 # has the default one.

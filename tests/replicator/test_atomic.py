@@ -8,9 +8,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 
-import pytest
-
 from replicator import atomic
+
+import pytest
 
 CHANGES = [(os, "fsync"), (os, "unlink"), (os, "rmdir"), (pathlib.Path, "rename"),
            (pathlib.Path, "mkdir"), (pathlib.Path, "write_text")]

@@ -5,11 +5,11 @@ import os
 import pathlib
 import re
 
-import numpy as np
-import pytest
-
 from replicator import errors
 from replicator.errors import Preempted, UsageError, chain_of, first_line, nearest
+
+import numpy as np
+import pytest
 
 
 @pytest.mark.parametrize("word, names, meant", [

@@ -7,14 +7,14 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator
 
+from replicator.internals import tensorflow_internals
+from tests.python_files import ROOT, check_none, imports, trees
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from packaging.requirements import Requirement
 from tensorflow.python.distribute.coordinator import values as remote
-
-from replicator.internals import tensorflow_internals
-from tests.python_files import ROOT, check_none, imports, trees
 
 LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 # The names that each module uses. Those without a class are attributes that only objects have: the

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import threading
 
-import pytest
-
 from replicator.processes import Child, signals_heard, stop_signals
 from tests.programs.processes import wait_until_gone
+
+import pytest
 
 # Starts a child, prints its number, and waits.
 PARENT = """

@@ -8,16 +8,16 @@ filter bands of the paper are not here: they are not part of its default, nor of
 import math
 from typing import Any
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan.augmentation.resample import resample
 from replicator import UsageError, random, replicated
 from replicator.errors import at_least_one
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 # The luma axis of RGB, its projection, and its cross product, for rotations around it.
 _LUMA = np.full([3, 3], 1 / 3)

@@ -1,11 +1,11 @@
 """DiffAugment: Zhao et al. 2020 (arXiv:2006.10738)."""
 
-import gin
-import tensorflow as tf
-
 from models.gan.networks.protocols import GANAugmentation
 from models.vision.augmentation.flip_and_shift import shift
 from replicator import random
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

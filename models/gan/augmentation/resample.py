@@ -8,10 +8,10 @@ All of it is linear in the images, and differentiable to any order.
 
 import functools
 
+from models.vision.augmentation.flip_and_shift import reflected
+
 import numpy as np
 import tensorflow as tf
-
-from models.vision.augmentation.flip_and_shift import reflected
 
 # The low-pass filter of the symlet wavelet with 6 vanishing moments; its sum is sqrt(2).
 SYM6 = np.array([

@@ -4,9 +4,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-import gin
-import numpy as np
-
 from models.metrics.extractors import efficientnet, inception  # noqa: F401  (for gin)
 from models.metrics.extractors.extractor import Extracted, Extractor
 from models.metrics.extractors.keras_features import SmallClassifier
@@ -14,6 +11,9 @@ from models.metrics.images.image_sets import Source, rgb
 from models.vision.images.image_source import ImageSource, read, to_uint8
 from replicator import UsageError
 from replicator.strategies import distributed_evaluation
+
+import gin
+import numpy as np
 
 _SEED = 1
 _AT_A_TIME = 250

@@ -3,15 +3,15 @@
 import os
 from collections.abc import Callable
 
-import gin
-import numpy as np
-from scipy.special import rel_entr
-
 from models.gan.evaluation.sample_quality import label_accuracies
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import ImageSource, to_uint8
 from replicator import UsageError
+
+import gin
+import numpy as np
+from scipy.special import rel_entr
 
 
 @gin.configurable(denylist=["source", "folder"])

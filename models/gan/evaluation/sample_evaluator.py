@@ -4,10 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.gan.evaluation.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.evaluation.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
@@ -15,6 +11,10 @@ from models.gan.evaluation.sample_quality import SampleQuality
 from models.vision.images import grid
 from models.vision.images.image_source import ImageSource, read
 from replicator.step import context
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 
 class Quality(Protocol):
@@ -75,7 +75,7 @@ class SampleEvaluator:
       pairs, error = reconstructions(gan, self._reconstructed, self._rows)
       picture = grid.side_by_side(picture, pairs)
       scalars = {**scalars, "reconstruction_error": error}
-    return replicator.Evaluation(scalars, picture, self._quality.description)
+    return replicator.Evaluation(scalars, {"samples": picture}, self._quality.description)
 
 
 def reconstructions(gan: Any, source: ImageSource, rows: int) -> tuple[np.ndarray, float]:

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.vision.classification.small_classifier import NUM_FEATURES, Classifier, load_or_train
 from models.vision.images.image_source import ImageSource, read, to_uint8
 from replicator import UsageError
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 _COVERED_SHARE = 0.2
 _SEED = 1

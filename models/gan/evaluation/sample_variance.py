@@ -1,8 +1,8 @@
 """The variance of samples beside that of images: a generator that collapses has far less."""
 
-import tensorflow as tf
-
 import replicator
+
+import tensorflow as tf
 
 Moments = list[tf.Tensor]
 """Means `[2, h, w, c]` and mean squares `[2]` of images and of samples."""

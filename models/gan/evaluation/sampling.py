@@ -8,15 +8,15 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from models.gan.latents.distributions import Latents, is_uniform, truncated
 from models.gan.networks.bigbigan import CodeDistribution
 from models.metrics.images.image_sets import ImageSet, rgb
 from models.vision.images.image_source import to_uint8
 from replicator import Optimizer, UsageError, any_batch_size, random, use_standing_statistics
 from replicator.step import context
+
+import numpy as np
+import tensorflow as tf
 
 BATCH = 32
 _NEEDED = ("latents", "latent_dim", "num_classes", "generate")

@@ -1,5 +1,1 @@
 """Latent codes: where they are drawn, and how they are optimized."""
-
-from replicator import moved
-
-moved.say_where(__name__)

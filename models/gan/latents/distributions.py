@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from replicator import UsageError, random
+
 import gin
 import tensorflow as tf
-
-from replicator import UsageError, random
 
 Latents = Callable[[str, Sequence[int]], tf.Tensor]
 

@@ -6,10 +6,10 @@ takes second derivatives of discriminator and generator.
 
 from collections.abc import Callable
 
+from replicator import UsageError
+
 import gin
 import tensorflow as tf
-
-from replicator import UsageError
 
 Direction = Callable[[tf.Tensor], tf.Tensor]
 """The move dz of codes for the gradients of their scores, `[n, d] -> [n, d]`."""

@@ -1,5 +1,1 @@
 """Losses of GANs."""
-
-from replicator import moved
-
-moved.say_where(__name__)

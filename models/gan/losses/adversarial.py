@@ -9,11 +9,11 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from models.gan.losses import tfgan
+
 import gin
 import keras
 import tensorflow as tf
-
-from models.gan.losses import tfgan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from replicator import UsageError
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator import UsageError
 
 
 @gin.configurable

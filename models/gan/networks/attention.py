@@ -1,10 +1,10 @@
 """Self-attention between the positions of a map of features."""
 
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import SameShape
 from replicator import SpectralNorm, UsageError
+
+import keras
+import tensorflow as tf
 
 
 class SelfAttention(SameShape):

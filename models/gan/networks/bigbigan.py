@@ -9,15 +9,15 @@ multilayer perceptrons. All initial weights are orthogonal, and initial biases a
 from collections.abc import Callable
 from typing import NamedTuple
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.biggan import ARCHITECTURES, BigGANDiscriminator
 from models.gan.networks.building import architecture_of, build_chain, call_chain, check_images
 from models.gan.networks.residual_blocks import DownBlock, dense
 from replicator import GlobalBatchNorm, SpectralNorm, UsageError, random
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class PairScores(NamedTuple):

@@ -8,16 +8,16 @@ normalization is 1 + W condition (compare_gan leaves out the 1), no ReLU before 
 first block, and a shortcut in every block (compare_gan has none between equal widths).
 """
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.attention import SelfAttention, with_attention
 from models.gan.networks.building import architecture_of, build_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock, conv, dense
 from replicator import GlobalBatchNorm, UsageError
+
+import gin
+import keras
+import tensorflow as tf
 
 ARCHITECTURES = {
     8: Architecture((4,) * 2, (2,) * 3, halvings=1),

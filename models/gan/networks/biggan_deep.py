@@ -7,10 +7,6 @@ discriminator needs more a 1x1 convolution adds them. All initial weights are or
 initial biases are zero.
 """
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.attention import SelfAttention, with_attention
 from models.gan.networks.building import architecture_of, build_chain, class_weights
 from models.gan.networks.discriminator import Discriminator
@@ -18,6 +14,10 @@ from models.gan.networks.normalization import ConditionalBatchNorm
 from models.gan.networks.resampling import UpsampleConv2D, downsample, upsample
 from models.gan.networks.residual_blocks import conv, dense, plain_conv
 from replicator import GlobalBatchNorm, SpectralNorm
+
+import gin
+import keras
+import tensorflow as tf
 
 # In units of the width. The generator: channels of its 4x4 map, then after each block. The second
 # of two blocks doubles the size.

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
+from replicator import UsageError
+
 import keras
 import tensorflow as tf
-
-from replicator import UsageError
 
 _Architecture = TypeVar("_Architecture")
 

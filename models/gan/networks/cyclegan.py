@@ -4,10 +4,6 @@ Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both have instance normalizati
 one image alone, and initial weights of standard deviation 0.02.
 """
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import (
   Residual,
   SameShape,
@@ -18,6 +14,10 @@ from models.gan.networks.building import (
 )
 from replicator import UsageError
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable

@@ -9,10 +9,6 @@ scores. Labels enter as in Mirza and Osindero 2014 (arXiv:1411.1784) in the gene
 Miyato and Koyama 2018 (arXiv:1802.05637) in the discriminator.
 """
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import (
   architecture_of,
   build_chain,
@@ -24,6 +20,10 @@ from models.gan.networks.building import (
 from models.gan.networks.discriminator import Discriminator
 from replicator import GlobalBatchNorm
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 # Channels of the maps of 4, 8, 16 and 32 pixels, in units of the width.
 ARCHITECTURES = {8: (1,), 16: (2, 1), 32: (4, 2, 1), 64: (8, 4, 2, 1)}

@@ -1,9 +1,9 @@
 """The part that the discriminators of images have in common."""
 
+from models.gan.networks.building import call_chain, check_images, check_labels
+
 import keras
 import tensorflow as tf
-
-from models.gan.networks.building import call_chain, check_images, check_labels
 
 
 class Discriminator(keras.Model):

@@ -1,10 +1,10 @@
 """Batch normalization that depends on a class or a vector, and layer normalization."""
 
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import SameShape, class_weights
 from replicator import GlobalBatchNorm, SpectralNorm
+
+import keras
+import tensorflow as tf
 
 
 class ClassBatchNorm(SameShape):

@@ -9,14 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from replicator import ExamplePool, UsageError, random
+from replicator.errors import at_least_one
+from replicator.step import replicated
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator import ExamplePool, UsageError, random
-from replicator.errors import at_least_one
-from replicator.step import replicated
 
 
 class Quantized(NamedTuple):

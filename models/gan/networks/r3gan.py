@@ -15,15 +15,15 @@ convolution of each block starts at zero (Zhang et al. 2019, arXiv:1901.09321). 
 
 from typing import Any
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 from models.gan.networks.building import SameShape, build_chain, call_chain, class_weights, linear
 from models.gan.networks.discriminator import Discriminator
 from replicator import UsageError
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 SLOPE = 0.2  # What a leaky ReLU multiplies negative inputs by.
 RELU_GAIN = (2 / (1 + SLOPE ** 2)) ** 0.5  # Keeps the variance through a convolution and a ReLU.

@@ -7,12 +7,12 @@ it runs at the low resolution.
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import build_chain, call_chain
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D, downsample, upsample
 from replicator import GlobalBatchNorm, SpectralNorm
+
+import keras
+import tensorflow as tf
 
 Kernels = Callable[[int], keras.initializers.Initializer | str]
 """Makes the initializer of the kernels of a size, 3 or 1."""

@@ -11,18 +11,15 @@ of 2e-5.
 
 import functools
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import architecture_of, build_chain, check_images, check_labels
 from models.gan.networks.discriminator import Discriminator
 from models.gan.networks.normalization import ClassBatchNorm
 from models.gan.networks.residual_blocks import Architecture, DownBlock, UpBlock, dense
-from replicator import GlobalBatchNorm, UsageError, moved
+from replicator import GlobalBatchNorm, UsageError
 
-moved.say_where(__name__)
-
+import gin
+import keras
+import tensorflow as tf
 
 # 32, 64 and 128 pixels are the authors' networks. Those for 8 and 16 have fewer blocks than 32.
 ARCHITECTURES = {

@@ -1,15 +1,15 @@
 """The autoencoder of VQGAN (Esser et al. 2021, arXiv:2012.09841, table 7), without attention."""
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.gan.networks.building import Residual, build_chain, call_chain, check_images
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
 from models.gan.networks.residual_blocks import plain_conv
 from replicator import UsageError
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 _glorot = lambda size: "glorot_uniform"
 

@@ -1,13 +1,13 @@
 """ACGAN's classification loss: what the discriminator's classifier makes of images and samples."""
 
-import gin
-import tensorflow as tf
-
 from models.gan.losses import tfgan
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import UsageError
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-import gin
-import tensorflow as tf
-
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from models.vision.augmentation.flip_and_shift import FlipAndShift
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

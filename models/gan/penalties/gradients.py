@@ -3,13 +3,13 @@
 They are differentiated with the loss, which takes second derivatives of the discriminator.
 """
 
-import gin
-import tensorflow as tf
-
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import UsageError, random
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

@@ -1,14 +1,14 @@
 """LeCam regularization, for training on little data: Tseng et al. 2021 (arXiv:2104.03310)."""
 
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import UsageError, replicated
-from replicator.optimizers.schedules import Number
+from replicator.step.optimizers.schedules import Number
+
+import gin
+import keras
+import tensorflow as tf
 
 
 @gin.configurable

@@ -1,12 +1,12 @@
 """Orthogonal regularization of kernels: Brock et al. 2019 (arXiv:1809.11096), section 3.1."""
 
+from models.gan.penalties.penalty import Penalty
+from replicator.step.layers.inspection import kernel_matrix, layers_of
+from replicator.step.optimizers.schedules import Number
+
 import gin
 import keras
 import tensorflow as tf
-
-from models.gan.penalties.penalty import Penalty
-from replicator.layers.inspection import kernel_matrix, layers_of
-from replicator.optimizers.schedules import Number
 
 
 @gin.configurable

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 import replicator
 from models.gan.penalties.scores import Scores
 from replicator.errors import at_least_one
-from replicator.optimizers.schedules import Number
 from replicator.step import context
+from replicator.step.optimizers.schedules import Number
+
+import tensorflow as tf
 
 
 class Penalty(tf.Module):

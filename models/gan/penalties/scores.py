@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 import replicator
 from replicator import UsageError
-from replicator.layers.inspection import layers_of, operations_without_gradient
+from replicator.step.layers.inspection import layers_of, operations_without_gradient
+
+import keras
+import tensorflow as tf
 
 # With these, the score of one image depends on the others in its batch.
 _MIXING = (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)

@@ -1,9 +1,9 @@
 """Which features a metric refuses, in one line each."""
 
+from replicator import UsageError
+
 import numpy as np
 import numpy.typing as npt
-
-from replicator import UsageError
 
 
 def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-import numpy.typing as npt
-
 from models.metrics.distances.checks import checked, same_dimensions
 from replicator import UsageError
+
+import numpy as np
+import numpy.typing as npt
 
 _ROWS = 4096  # Rows that are float64 at a time, which bounds the memory of one call.
 

@@ -3,13 +3,13 @@
 import contextlib
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from absl import logging
-
 from models.metrics.distances.checks import checked_pair, same_dimensions
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from replicator import UsageError
+
+import numpy as np
+import numpy.typing as npt
+from absl import logging
 
 
 class IntraClassDistance(NamedTuple):

@@ -3,11 +3,11 @@
 import itertools
 from typing import NamedTuple
 
+from models.metrics.distances.checks import checked
+
 import numpy as np
 import numpy.typing as npt
 import scipy.special
-
-from models.metrics.distances.checks import checked
 
 
 class InceptionScore(NamedTuple):

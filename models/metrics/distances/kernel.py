@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from models.metrics.distances.checks import checked_pair
+
 import numpy as np
 import numpy.typing as npt
-
-from models.metrics.distances.checks import checked_pair
 
 
 class KernelDistance(NamedTuple):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from models.metrics.distances.checks import checked_pair
+
 import numpy as np
 import numpy.typing as npt
-
-from models.metrics.distances.checks import checked_pair
 
 _ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much again on the way.
 

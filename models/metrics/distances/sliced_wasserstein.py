@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
+from replicator import UsageError
+
 import numpy as np
 import numpy.typing as npt
 import scipy.ndimage
-
-from replicator import UsageError
 
 _COARSEST = 16  # Pixels of the shorter side at the coarsest scale.
 _PATCH = 7

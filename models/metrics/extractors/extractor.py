@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from replicator import UsageError
+
 import numpy as np
 import tensorflow as tf
-
-from replicator import UsageError
 
 _BATCH_SIZE = 64
 

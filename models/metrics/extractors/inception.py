@@ -10,15 +10,15 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 from models.metrics.extractors import torch_file
 from models.metrics.extractors.extractor import IMAGES, Extracted, in_batches
 from models.metrics.extractors.torch_weights import fill
 from replicator import UsageError
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 URL = ("https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
        "weights-inception-2015-12-05-6726825d.pth")

@@ -4,15 +4,15 @@ import hashlib
 import os
 from collections.abc import Callable
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 from models.metrics.extractors.extractor import IMAGES, Extracted, bicubic, check, in_batches
 from models.vision.classification.small_classifier import NUM_FEATURES, load, load_or_train
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import UsageError
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable

@@ -15,10 +15,10 @@ from pathlib import Path
 from pickle import _Unpickler as PythonMachine
 from typing import Any, ClassVar
 
-import numpy as np
-
 from replicator import UsageError
 from replicator.errors import first_line
+
+import numpy as np
 
 _DTYPES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2",
            "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1",

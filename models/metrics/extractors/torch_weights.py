@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from replicator import UsageError
+
 import keras
 import numpy as np
-
-from replicator import UsageError
 
 _EPSILON = 1e-3  # Both networks that use this have it in their batch normalization.
 

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from models.vision.images.decode import as_array, as_image, center_square, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.image_source import ImageSource, read
@@ -15,6 +13,8 @@ from models.vision.images.thread_map import map_in_threads
 from models.vision.sources import open_encoded
 from replicator import UsageError
 from replicator.errors import first_line
+
+import numpy as np
 
 _AT_A_TIME = 256
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from models.metrics.images.image_sets import ImageSet, Seen
 from replicator import UsageError
+
+import numpy as np
 
 _CHOICE_SEED = 1  # Chooses images where not all are used.
 

@@ -7,11 +7,11 @@ So no noise has a state, and a run that resumes goes on with the numbers that it
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import gin
-import numpy as np
-
 from replicator import UsageError
 from replicator.errors import at_least_one, no_class
+
+import gin
+import numpy as np
 
 _EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
 _BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.

@@ -3,9 +3,6 @@
 import sys
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
-
 from models.rl.acting.action_noise import ActionNoise, Exploration
 from models.rl.acting.environment_loop import ActorState, Adder, EnvironmentLoop
 from models.rl.acting.memory import Act, acted, empty
@@ -17,6 +14,9 @@ from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import ends
 from replicator.errors import RunFailed
+
+import numpy as np
+import tensorflow as tf
 
 
 def warn(line: str) -> None:

@@ -7,8 +7,6 @@ are saved, and after a restart the unfinished episodes are replayed up to where 
 import dataclasses
 from collections.abc import Callable
 
-import numpy as np
-
 from models.rl.acting.action_noise import ActionNoise
 from models.rl.acting.saved_state import RECENT
 from models.rl.environments.environments import Environments, EnvironmentsLost, Outcome, merged
@@ -18,6 +16,8 @@ from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends
 from replicator.errors import RunFailed
+
+import numpy as np
 
 
 class Adder:

@@ -4,10 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import gin
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
-
 import replicator
 from models.rl.acting.action_noise import evaluation_seed
 from models.rl.acting.actor import warn
@@ -15,6 +11,10 @@ from models.rl.acting.memory import acted, empty
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments, EnvironmentsLost, merged
 from replicator.errors import RunFailed, at_least_one
+
+import gin
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings
@@ -70,14 +70,14 @@ class EpisodeEvaluator:
     # Without a whole episode, all are NaN.
     returns, lengths = ((values[is_whole] if is_whole.any() else np.array([np.nan]))
                         for values in (played.returns, played.lengths))
-    picture, kind = None, "no picture"
+    images, kind = {}, "no picture"
     if self._picture and played.actions:
-      picture, kind = _strip_or_curves(environments.settings, played)
+      images["samples"], kind = _strip_or_curves(environments.settings, played)
     method = (f"{environments.name}: {self._episodes} whole episodes of greedy actions, with "
               f"seeds of their own that are the same in every evaluation; {kind}")
     scalars = {"return": returns.mean(), "return_std": returns.std(), "return_min": returns.min(),
                "return_max": returns.max(), "episode_length": lengths.mean()}
-    return replicator.Evaluation({name: float(value) for name, value in scalars.items()}, picture,
+    return replicator.Evaluation({name: float(value) for name, value in scalars.items()}, images,
                                  method)
 
   def close(self) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from replicator import UsageError
+
 import keras
 import numpy as np
-
-from replicator import UsageError
 
 Act = Callable[..., Any]
 """A policy: `observations [n, *shape], noise float32 [n, k] -> actions [n, a]` in [-1, 1].

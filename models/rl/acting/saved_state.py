@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+from replicator import replicated
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator import replicated
 
 S = TypeVar("S")
 RECENT = 10

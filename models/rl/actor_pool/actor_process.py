@@ -16,13 +16,13 @@ import types
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from models.rl.acting.action_noise import Exploration
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
-from replicator import ray_cluster
 from replicator.processes import end_with_parent, spawning
+from replicator.tools import ray_cluster
+
+import numpy as np
 
 if TYPE_CHECKING:
   from models.rl.replay.timesteps import Timesteps
@@ -62,8 +62,6 @@ class RemoteActor:
   def __init__(self, setup: bytes):
     # Each actor gets one core; the accelerators are the learner's.
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
-    from replicator.console import quiet
-    quiet.import_tensorflow()
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -6,11 +6,11 @@ graph reads, sent again whenever they change.
 
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
-
 from models.rl.acting.memory import Act
 from replicator import UsageError, replicated
+
+import numpy as np
+import tensorflow as tf
 
 
 class ExportedPolicy:

@@ -11,10 +11,6 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Literal
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 from models.rl.acting.action_noise import Exploration
 from models.rl.acting.actor import warn
 from models.rl.acting.environment_loop import Adder
@@ -30,6 +26,10 @@ from models.rl.replay.timesteps import END, ends
 from replicator import UsageError
 from replicator.errors import RunFailed
 from replicator.step import context
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 _MAX_DEATHS = 5  # Deaths of one actor without an answer in between.
 _PATIENCE = 60.0  # Seconds without any answer before a warning.

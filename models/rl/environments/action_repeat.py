@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import gymnasium
-
 from models.rl.environments.wrapper import DEFAULT_FPS
 from replicator.errors import at_least_one
+
+import gymnasium
 
 
 class ActionRepeat(gymnasium.Wrapper):

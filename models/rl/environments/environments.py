@@ -9,20 +9,20 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import gin
-import numpy as np
-
 from models.rl.environments import rendering
 from replicator import UsageError
 from replicator.configuration import operative
 from replicator.errors import at_least_one, first_line, nearest
 from replicator.processes import spawning
 
+import gin
+import numpy as np
+
 if TYPE_CHECKING:
+  from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
+
   from gymnasium.envs.registration import EnvSpec
   from gymnasium.vector import VectorEnv
-
-  from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
 
 _EXTRAS = {  # The extra that installs each package.
     **dict.fromkeys(("gymnasium", "dm_control", "shimmy", "mujoco", "pygame"), "rl"),
@@ -176,9 +176,9 @@ class Environments:
 
   def _running(self) -> "VectorEnv":
     if self._vector is None:
-      from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-
       from models.rl.environments.wrapper import make_alone
+
+      from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
       if self.vectorization == "sync":
         self._vector = SyncVectorEnv([self._make] * self.number, copy=False,
                                      autoreset_mode=AutoresetMode.DISABLED)

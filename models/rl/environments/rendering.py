@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from replicator.errors import first_line
+
+import numpy as np
 
 if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings
@@ -94,9 +94,9 @@ def _render() -> None:
   os.dup2(2, 1)  # Whatever else prints.
   prepare_pygame()
   try:
-    import cloudpickle
-
     from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
+
+    import cloudpickle
     settings, seed, actions, steps, height = cloudpickle.loads(sys.stdin.buffer.read())
     environment = EnvironmentWrapper(settings)
     environment.reset(seed=seed)

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from replicator import UsageError
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from PIL import Image
-
-from replicator import UsageError
 
 DEFAULT_FPS = 30.0
 """Steps in a second of a world that does not say."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.rl.networks.noisy import NoisyMLP
 from replicator import UsageError
 from replicator.step.variables import held_by
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class Trained(tf.Module):

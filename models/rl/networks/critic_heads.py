@@ -7,11 +7,11 @@ expected return; for a `target`, which describes `reward + discount * following 
 
 import math
 
+from replicator import UsageError
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator import UsageError
 
 
 @gin.configurable

@@ -1,12 +1,12 @@
 """Normalization of observations to mean 0 and standard deviation 1."""
 
+from replicator import replicated
+from replicator.errors import above_zero
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator import replicated
-from replicator.errors import above_zero
 
 _LARGEST = 2 ** 24  # Numbers that are added at once; in float64 they take 134 MB.
 

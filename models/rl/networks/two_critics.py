@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 import replicator
+
+import tensorflow as tf
 
 Critics = Sequence[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]
 """Networks: `[n, *shape], [n, a] -> [n, 1]`."""

@@ -3,13 +3,13 @@
 Hafner et al. 2023 (arXiv:2301.04104), "Mastering Diverse Domains through World Models".
 """
 
+from replicator import UsageError
+from replicator.errors import above_zero
+
 import gin
 import keras
 import numpy as np
 import tensorflow as tf
-
-from replicator import UsageError
-from replicator.errors import above_zero
 
 
 def symlog(x: tf.Tensor) -> tf.Tensor:

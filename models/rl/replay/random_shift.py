@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import gin
-import tensorflow as tf
-
 from replicator import UsageError, random
 from replicator.errors import at_least_one
+
+import gin
+import tensorflow as tf
 
 
 @gin.configurable

@@ -10,16 +10,16 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.rl.replay import sum_tree
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
 from replicator.errors import above_zero, at_least_one, from_0_to_1, no_class
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 _IMPORTANCE_EXPONENT = 0.4
 _LEAST_ERROR = 1e-6  # Added to every error, so that a transition without error is sampled again.

@@ -7,15 +7,15 @@ training steps the agent takes minibatches of them, in a new order in each epoch
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import gin
-import keras
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import UsageError, replicated
 from replicator.errors import RunFailed, at_least_one, from_0_to_1
+
+import gin
+import keras
+import numpy as np
+import tensorflow as tf
 
 
 class Experience(NamedTuple):

@@ -6,14 +6,14 @@ ends of episodes: flags say where one begins.
 
 from typing import NamedTuple
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps
 from replicator import replicated
 from replicator.errors import at_least_one
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class Sequences(NamedTuple):

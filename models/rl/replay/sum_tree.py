@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import Sequence
 
+from replicator import replicated
+
 import numpy as np
 import tensorflow as tf
-
-from replicator import replicated
 
 # How many sums a draw looks at in each level. Smaller numbers are slower without XLA, and larger
 # ones are slower with it: for 256 draws from a million, 16 is the best in both.

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
 from replicator import UsageError
+
+import numpy as np
 
 CONTINUES, TERMINATED, END = 0, 1, 2
 """Flags of timesteps.

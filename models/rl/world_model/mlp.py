@@ -1,10 +1,10 @@
 """The perceptrons of a world model and of what learns in it."""
 
+from models.rl.networks.actor_critic import Trained
+
 import gin
 import keras
 import tensorflow as tf
-
-from models.rl.networks.actor_critic import Trained
 
 
 @gin.configurable(denylist=["inputs", "outputs", "scale"])

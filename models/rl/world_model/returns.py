@@ -1,12 +1,12 @@
 """Returns of imagined sequences, and their range over all replicas."""
 
-import gin
-import keras
-import tensorflow as tf
-
 import replicator
 from replicator import replicated
 from replicator.errors import from_0_to_1
+
+import gin
+import keras
+import tensorflow as tf
 
 
 def lambda_returns(reward: tf.Tensor, discount: tf.Tensor, value: tf.Tensor, lambda_: float

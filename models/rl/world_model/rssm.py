@@ -6,13 +6,13 @@ Hafner et al. 2019 (arXiv:1811.04551), with the discrete latents of Hafner et al
 
 from typing import NamedTuple
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.rl.networks.actor_critic import Trained
 from models.rl.world_model.mlp import NormalizedMLP, normalized
 from replicator.errors import at_least_one, from_0_to_1
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class Observed(NamedTuple):

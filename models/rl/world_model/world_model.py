@@ -6,16 +6,16 @@ Hafner et al. 2023 (arXiv:2301.04104), for observations that are vectors.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import gin
-import keras
-import tensorflow as tf
-
 from models.rl.networks.actor_critic import Trained
 from models.rl.networks.two_hot import TwoHot, symlog
 from models.rl.replay.sequences import Sequences
 from models.rl.world_model.mlp import NormalizedMLP
 from models.rl.world_model.rssm import RSSM, divergence
 from replicator import UsageError
+
+import gin
+import keras
+import tensorflow as tf
 
 
 class Dream(NamedTuple):

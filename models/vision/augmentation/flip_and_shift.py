@@ -1,9 +1,9 @@
 """Shifts by whole pixels, and the augmentation of consistency regularization."""
 
+from replicator import random
+
 import gin
 import tensorflow as tf
-
-from replicator import random
 
 
 def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool = False

@@ -11,10 +11,10 @@ raise a UsageError if n is odd.
 
 import math
 
+from replicator import UsageError, random
+
 import gin
 import tensorflow as tf
-
-from replicator import UsageError, random
 
 Mixed = tuple[tf.Tensor, tf.Tensor]
 

@@ -10,15 +10,15 @@ state is saved. Settings have the names and meanings of torchvision's `RandomRes
 import math
 from collections.abc import Callable, Sequence
 
-import gin
-import numpy as np
-import tensorflow as tf
-from PIL import Image, ImageEnhance
-
 from models.vision.images.decode import Box, Original, Shape, View, as_array
 from models.vision.images.image_source import ImageSource, SourceOf, drawn_by_numpy
 from models.vision.images.thread_map import in_threads
 from replicator import UsageError
+
+import gin
+import numpy as np
+import tensorflow as tf
+from PIL import Image, ImageEnhance
 
 _ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
 _FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.

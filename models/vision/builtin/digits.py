@@ -4,12 +4,12 @@ import importlib.util
 import pathlib
 from typing import Any
 
+from models.vision.images.image_source import InMemoryImages
+from replicator import UsageError
+
 import gin
 import numpy as np
 import tensorflow as tf
-
-from models.vision.images.image_source import InMemoryImages
-from replicator import UsageError
 
 _SEED = 20171212  # Fixed, so that image `i` is the same in every run and on every machine.
 

@@ -2,12 +2,12 @@
 
 import math
 
-import gin
-import tensorflow as tf
-
 from models.vision.images.image_source import to_uint8
 from replicator import UsageError
 from replicator.errors import at_least_one
+
+import gin
+import tensorflow as tf
 
 _SHAPES = ("circle", "square", "triangle", "cross")
 _COLORS = ("red", "green", "blue")

@@ -1,10 +1,10 @@
 """LARS: a learning rate for each layer, for batches of thousands of images."""
 
+from replicator.step.optimizers.schedules import Number
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator.optimizers.schedules import Number
 
 
 @gin.configurable

@@ -14,12 +14,12 @@ networks of CIFAR-10 it begins with 1.
 
 from typing import NamedTuple
 
+from replicator import GlobalBatchNorm, UsageError
+from replicator.errors import nearest
+
 import gin
 import keras
 import tensorflow as tf
-
-from replicator import GlobalBatchNorm, UsageError
-from replicator.errors import nearest
 
 
 class ResNetDescription(NamedTuple):
@@ -166,8 +166,8 @@ class ConvNorm(keras.layers.Layer):
 
   It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
   would pad the right side more than the left. A 1x1 kernel gets the pixels that it is for, since
-  the gradient of one with a stride is unsafe on CPUs: see `replicator.tracing.convolutions`. The
-  `size` of a kernel is odd; `gamma` is the initializer of the scale of the normalization.
+  the gradient of one with a stride is unsafe on CPUs: see `replicator.strategies.tracing.graphs`.
+  The `size` of a kernel is odd; `gamma` is the initializer of the scale of the normalization.
   """
 
   def __init__(self, filters: int, size: int, stride: int = 1, gamma: str = "ones"):

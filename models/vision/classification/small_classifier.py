@@ -12,14 +12,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from models.vision.builtin.digits import Digits
+from models.vision.images.image_source import ImageSource, read, to_unit_range
+from replicator import UsageError, atomic
+
 import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
-
-from models.vision.builtin.digits import Digits
-from models.vision.images.image_source import ImageSource, read, to_unit_range
-from replicator import UsageError, atomic
 
 NUM_FEATURES = 64
 

@@ -3,14 +3,14 @@
 import os
 from pathlib import Path
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 from models.vision.images import labels as labels_lib
 from models.vision.images.image_source import drawn_by_numpy, hashed
 from replicator import UsageError
 from replicator.errors import first_line
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 
 @gin.configurable
@@ -55,7 +55,7 @@ class ImageArrays:
     return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def digest(self) -> str:
-    """A digest of the labels and of the shape of the images; see `replicator.inputs.inputs`."""
+    """A digest of the labels and of the shape of the images; see `ExampleSource`."""
     return hashed(np.asarray(self._labels, np.int32), np.array(self._images.shape, np.int64))
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

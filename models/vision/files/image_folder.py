@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
-import gin
-import numpy as np
-
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
+
+import gin
+import numpy as np
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 """The endings of names of image files, in lower case."""

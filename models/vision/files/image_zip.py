@@ -5,13 +5,13 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-import gin
-import numpy as np
-
 from models.vision.files.image_folder import SUFFIXES, is_image
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from replicator import UsageError
+
+import gin
+import numpy as np
 
 
 @gin.configurable

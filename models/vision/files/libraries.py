@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import gin
-import numpy as np
-
 from models.vision.images import labels as labels_lib
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from models.vision.images.thread_map import map_in_threads
 from replicator import UsageError
 from replicator.errors import first_line
+
+import gin
+import numpy as np
 
 
 @gin.configurable

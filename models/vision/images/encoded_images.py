@@ -4,16 +4,16 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
-import tensorflow as tf
-from absl import logging
-
 from models.vision.images import labels as labels_lib
 from models.vision.images.decode import Original, Shape, View, decode, opened
 from models.vision.images.image_source import InMemoryImages, drawn_by_numpy, hashed
 from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
 from replicator.errors import at_least_one, first_line
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
 
 MEMORY_LIMIT = 2 ** 31
 """Bytes of decoded images that a source keeps at most, unless gin says otherwise."""

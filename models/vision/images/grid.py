@@ -1,8 +1,8 @@
 """Grids: one picture made of many images."""
 
-import numpy as np
-
 from models.vision.images.image_source import to_uint8
+
+import numpy as np
 
 _GAP_LEVEL = 72  # A gray that is visible between black images and between white ones.
 _TILE = 32  # The minimum height of a tile in pixels when no scale is given.

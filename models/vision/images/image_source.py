@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from replicator import UsageError
+from replicator.training.inputs.inputs import digest_of, is_batched, variant
+from replicator.training.inputs.pipeline import elements
+
 import numpy as np
 import tensorflow as tf
-
-from replicator import UsageError
-from replicator.inputs.inputs import digest_of, elements, is_batched, variant
 
 _BATCH = 256
 _SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
@@ -77,7 +78,7 @@ class SourceOf:
     return self._source.load(index)
 
   def digest(self) -> str | None:
-    """The digest of the other source, if it has one; see `replicator.inputs.inputs`."""
+    """The digest of the other source, if it has one; see `replicator.training.inputs.inputs`."""
     return digest_of(self._source)
 
   def keep_apart(self, indices: np.ndarray) -> None:
@@ -103,7 +104,7 @@ class Subset(SourceOf):
     return variant(self._source, tf.gather(self._indices, index), seed)
 
   def digest(self) -> str | None:
-    """A digest of its examples, if the other source has one; see `replicator.inputs.inputs`."""
+    """A digest of its examples, if the other source has one; see `ExampleSource`."""
     of_all = super().digest()
     return of_all and hashed(np.array(of_all), self._indices)
 
@@ -178,7 +179,7 @@ def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterat
   if not is_batched(source):
     examples = examples.batch(_BATCH)
   options = tf.data.Options()
-  options.autotune.enabled = False  # As in `replicator.inputs.inputs`: it may stall the end.
+  options.autotune.enabled = False  # As in `training.inputs.inputs`: it may stall the end.
   for batch in elements(examples.with_options(options)):
     yield tf.nest.map_structure(lambda x: x.numpy(), batch)
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
+from replicator import UsageError
+
 import numpy as np
 from absl import logging
-
-from replicator import UsageError
 
 _Label = TypeVar("_Label", int, str)
 

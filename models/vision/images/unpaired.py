@@ -1,10 +1,10 @@
 """Several sources whose examples have nothing to do with each other, in one batch."""
 
+from models.vision.images.image_source import ImageSource, hashed
+from replicator.training.inputs.inputs import Nest, digest_of, variant
+
 import numpy as np
 import tensorflow as tf
-
-from models.vision.images.image_source import ImageSource, hashed
-from replicator.inputs.inputs import Nest, digest_of, variant
 
 
 class Unpaired:
@@ -31,12 +31,12 @@ class Unpaired:
     for number, (name, source) in enumerate(self._sources.items()):
       own = tf.random.experimental.stateless_fold_in(seed, number)
       drawn = tf.random.stateless_uniform([], own, 0, source.size, tf.int64, alg="philox")
-      # Seeds of variants are not negative, as those of `replicator.inputs.inputs`.
+      # Seeds of variants are not negative, as those of `replicator.training.inputs.inputs`.
       seed_of_variant = tf.bitwise.bitwise_and(tf.cast(own, tf.int64), tf.int64.max)
       made[name] = variant(source, drawn if number else index % source.size, seed_of_variant)
     return made
 
   def digest(self) -> str | None:
-    """A digest of all sources, if each has one; see `replicator.inputs.inputs`."""
+    """A digest of all sources, if each has one; see `replicator.training.inputs.inputs`."""
     digests = [digest_of(source) for source in self._sources.values()]
     return hashed(np.array(digests)) if all(digests) else None

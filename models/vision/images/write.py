@@ -6,11 +6,11 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 from models.vision.images.decode import as_image
 from replicator.atomic import created
+
+import numpy as np
+from PIL import Image
 
 Batch = tuple[np.ndarray, np.ndarray | None]
 """Images uint8 `[n, h, w, 1 or 3]`, and their labels int `[n]` or None."""

@@ -1,6 +1,6 @@
 """Shows images before a training: one HTML page, with warnings.
 
-    python -m models.vision.preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
+    replicator preview DATA [--out=preview.html] [--resolution=R] [--samples=N]
         [--test=DATA] [--gin_param="Augmentation.hue = 0.1"]
 
 DATA is any data that `models.vision.sources.open_encoded` opens. The page has the counts and some
@@ -14,8 +14,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from models.vision import sources
 from models.vision.augmentation.random_view import Augmentation
 from models.vision.images.encoded_images import DecodedImages, EncodedImages
@@ -26,6 +24,8 @@ from replicator.atomic import write_whole
 from replicator.console.command import Parser, program, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
+
+import numpy as np
 
 _MOST_RESOLUTION = 256  # That the page shows unless a user says otherwise.
 

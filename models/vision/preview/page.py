@@ -8,16 +8,17 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from models.vision.augmentation.random_view import Augmented
 from models.vision.images.decode import as_image, decode
 from models.vision.images.encoded_images import DecodedImages
 from models.vision.images.image_source import ImageSource
 from models.vision.preview.survey import Concern, Survey
-from replicator.inputs.inputs import InputContext, stream
-from replicator.workdir import pages
-from replicator.workdir.pages import Badge, Picture
+from replicator.training.inputs.inputs import InputContext
+from replicator.training.inputs.pipeline import stream
+from replicator.training.workdir import pages
+from replicator.training.workdir.pages import Badge, Picture
+
+import numpy as np
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _SEED = 7           # Fixed, so that the same data makes the same page.

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from models.vision.images.decode import Original, opened, upright_rgb
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
 from replicator import UsageError
 from replicator.console.formatting import listed
 from replicator.errors import first_line
+
+import numpy as np
 
 _SEED = 5   # Fixed, so that the same data makes the same page.
 

@@ -4,15 +4,15 @@ import functools
 from collections.abc import Sequence
 from typing import Protocol
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 import replicator
 from models.vision.classification.linear_probe import linear_probe
 from models.vision.images.grid import image_grid
 from models.vision.images.image_source import ImageSource, read
 from replicator.errors import at_least_one
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 
 class HasFeatures(Protocol):
@@ -51,13 +51,13 @@ class FeatureEvaluator:
     features = [np.concatenate([step.features(images[i:i + 250]).numpy()
                                 for i in range(0, len(images), 250)]) for images in self._images]
     if len(np.unique(self._examples[0][1])) < 2:
-      return replicator.Evaluation({}, self._picture(features),
+      return replicator.Evaluation({}, {"samples": self._picture(features)},
                                    "no accuracies, because all labeled images are of one class")
     knn, linear = self._accuracies(features, self._neighbors, "cosine")
     pixel_nn, pixel_linear = self._of_pixels
     return replicator.Evaluation(
         {"knn": knn, "linear": linear, "pixel_nn": pixel_nn, "pixel_linear": pixel_linear},
-        picture=self._picture(features),
+        {"samples": self._picture(features)},
         method=f"accuracy on {len(self._images[1]):,} held-out images, of classifiers that saw the "
                f"labels of {len(self._images[0]):,}")
 

@@ -8,14 +8,14 @@ gradients. So its gradient, averaged over the replicas, is that of one replica w
 
 from typing import Protocol
 
+import replicator
+from replicator.errors import above_zero
+from replicator.step import replicated
+from replicator.step.layers.batch_norm import batch_normalized
+
 import gin
 import keras
 import tensorflow as tf
-
-import replicator
-from replicator.errors import above_zero
-from replicator.layers.batch_norm import batch_normalized
-from replicator.step import replicated
 
 Pair = tuple[tf.Tensor, tf.Tensor]
 """The projections of the first and of the second views of n images, each `[n, d]`."""

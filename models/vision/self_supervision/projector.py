@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from replicator import GlobalBatchNorm
+
 import keras
 import tensorflow as tf
-
-from replicator import GlobalBatchNorm
 
 
 def projector(inputs: int, hidden: Sequence[int], outputs: int, prototypes: int = 0

@@ -14,15 +14,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from models.vision.images.thread_map import map_in_threads
+from models.vision.shards import index as shard_index
+from replicator import UsageError
+from replicator.internals.tensorflow_internals import record_reader
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
 from google.protobuf.message import DecodeError
-
-from models.vision.images.thread_map import map_in_threads
-from models.vision.shards import index as shard_index
-from replicator import UsageError
-from replicator.training.records import record_reader
 
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 _LAYOUT = "write the path of shards in ImageNet's layout, or of those of models.vision.convert"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from absl import logging
-
 from replicator import UsageError
 from replicator.atomic import write_whole
 from replicator.errors import first_line
+
+import numpy as np
+from absl import logging
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
 BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.

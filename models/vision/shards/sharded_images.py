@@ -15,16 +15,16 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import gin
-import numpy as np
-import tensorflow as tf
-
 from models.vision.images.decode import Shape
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
 from models.vision.shards import imagenet
 from models.vision.shards import index as shard_index
 from replicator import UsageError
 from replicator.atomic import write_whole
+
+import gin
+import numpy as np
+import tensorflow as tf
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
@@ -133,7 +133,7 @@ class ShardedImages(EncodedImages):
 
 @gin.configurable
 class TFRecords(DecodedImages):
-  """Images of the shards that `python -m models.vision.convert` wrote: an `ImageSource`.
+  """Images of the shards that `replicator convert` wrote: an `ImageSource`.
 
   Example `i` is example `i` of what was converted, so a run draws the same examples from both.
 

@@ -1,16 +1,16 @@
-"""A folder with data of all kinds, and `experiments.evaluate` in it."""
+"""A folder with data of all kinds, and `replicator evaluate` in it."""
 
 import json
 import types
 import zipfile
 
-import numpy as np
-import pytest
-from PIL import Image
-
 from experiments import evaluate
 from replicator.app import load
 from tests.experiments.evaluate.images import COUNT, Colors, Gan, noise, save
+
+import numpy as np
+import pytest
+from PIL import Image
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def run(place, monkeypatch, capsys, tmp_path):
   monkeypatch.chdir(place)
   for name in ("enable_op_determinism", "enable_tensor_float_32_execution"):
     monkeypatch.setattr(evaluate.tf.config.experimental, name, lambda *arguments: None)
-  monkeypatch.setattr(load, "load_training", lambda run, *others: (
+  monkeypatch.setattr(load, "load_run", lambda run, *others: (
       types.SimpleNamespace(step=Gan() if run == "run" else object()), 20))
 
   def run(words: str) -> tuple[int, str, str]:

@@ -2,12 +2,12 @@
 
 import pathlib
 
+from models.gan.latents.distributions import uniform_latents
+from models.metrics.extractors.extractor import Extracted
+
 import numpy as np
 import tensorflow as tf
 from PIL import Image
-
-from models.gan.latents.distributions import uniform_latents
-from models.metrics.extractors.extractor import Extracted
 
 COUNT = 24
 

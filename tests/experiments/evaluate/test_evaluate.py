@@ -1,14 +1,9 @@
-"""`experiments.evaluate`: numbers of folders, archives, arrays and runs, and planted mistakes."""
+"""`replicator evaluate`: numbers of folders, archives, arrays and runs, and planted mistakes."""
 
 import json
 import pathlib
 import shutil
 import types
-
-import keras
-import numpy as np
-import pytest
-from PIL import Image
 
 from experiments import evaluate
 from models.metrics.distances.feature_statistics import FeatureStatistics
@@ -18,6 +13,11 @@ from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import load
 from tests.experiments.evaluate.images import COUNT, Colors, Gan, noise, save
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
 
 
 def numbers(file: pathlib.Path) -> dict[str, float]:
@@ -98,7 +98,7 @@ def test_the_classifier_of_a_run_compares_its_samples_with_data_of_no_name(
   shutil.copytree(place / "run", tmp_path / "trained")
   classifier = load_or_train(InMemoryImages(noise(6), np.arange(COUNT) % 2, ("a", "b")),
                              tmp_path / "trained" / "classifier")
-  monkeypatch.setattr(load, "load_training", lambda *arguments: (
+  monkeypatch.setattr(load, "load_run", lambda *arguments: (
       types.SimpleNamespace(step=Gan()), 20))
   status, out, _ = run(f"--real=real --fake={tmp_path}/trained --features=classifier "
                        f"--metrics=fid --json={tmp_path}/a.json")

@@ -2,14 +2,14 @@
 
 import itertools
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.diffusion import edm
 from models.diffusion.gaussians import GaussianMixture, PointEvaluator
 from models.diffusion.networks import DenoisingMLP
 from tests.models.diffusion.mixtures import score
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 DRAW = np.random.default_rng(0)
 
@@ -50,7 +50,7 @@ def test_samples_of_the_closed_form_are_measured_as_the_data(float64):
     generate = staticmethod(tf.function(lambda z, labels: edm.sample(mixture, z)))
 
   found = PointEvaluator(mixture, "none")(Sampler())
-  assert found.picture.shape == (256, 256, 3) and found.picture.max() == 255
+  assert found.images["samples"].shape == (256, 256, 3) and found.images["samples"].max() == 255
   for scalars in found.scalars, mixture.measure(mixture.draw(2000)):
     assert scalars["modes"] == 8
     assert scalars["within"] == pytest.approx(0.989, abs=0.01)

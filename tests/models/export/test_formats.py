@@ -1,16 +1,16 @@
 """`models.export.formats` and `graph`: files compute what our networks and stock layers compute."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.export import formats, loading
 from models.export.graph import FrozenGraph
 from models.export.networks import ExportedNetwork, Values
 from models.gan.networks import bigbigan, biggan, biggan_deep, dcgan, r3gan, sngan
 from models.rl.networks.actor_critic import Policy
 from tests.programs.refusals import refusal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 CODE, IMAGE = Values("z", (8,), "float32", "codes"), Values("image", (8, 8, 3), "float32", "images")
 LABEL = Values("label", (), "int32", "classes", 0, 2)

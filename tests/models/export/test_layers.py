@@ -1,17 +1,20 @@
 """Any Keras network of a step is exported by the name of its attribute."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
+import pathlib
 
 import replicator
 from models.export import formats, loading, networks
 from models.gan.latents.distributions import normal_latents
 from replicator import UsageError
-from replicator.inputs.inputs import InputContext
-from replicator.training.observer import Training
+from replicator.training.inputs.inputs import InputContext
+from replicator.training.run import Run
+from replicator.training.schedule import Schedule
 from tests.programs.two_networks import Points, TwoNetworks
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Scores(keras.Model):
@@ -84,7 +87,8 @@ class GAN(tf.Module):
 
 
 def training_of(step):
-  return Training(replicator.Replicator("default"), step, Points(), InputContext(4))
+  return Run(step, replicator.Replicator("default"), pathlib.Path(), Schedule(1, 1, 1, 0, 0),
+             Points(), InputContext(4))
 
 
 def test_a_network_has_the_inputs_that_keras_knows_and_the_averages_of_its_optimizer():

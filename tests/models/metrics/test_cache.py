@@ -2,12 +2,12 @@
 
 import json
 
-import numpy as np
-import pytest
-
 from models.metrics.cache import cached, gather_real
 from models.metrics.comparison import gather
 from models.metrics.extractors.extractor import Extracted
+
+import numpy as np
+import pytest
 
 
 class Means:

@@ -1,8 +1,5 @@
 """Rows of metrics: their names, their values beside the functions behind them, bounded memory."""
 
-import numpy as np
-import pytest
-
 from models.metrics import comparison
 from models.metrics.comparison import NEEDS, compare, gather, needs
 from models.metrics.distances.frechet import intra_class_frechet_distance
@@ -10,6 +7,9 @@ from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
 from models.metrics.distances.neighbors import neighbor_scores
 from models.metrics.extractors.extractor import Extracted
+
+import numpy as np
+import pytest
 
 
 class Projected:

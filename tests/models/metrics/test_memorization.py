@@ -1,13 +1,13 @@
 """Nearest neighbors of samples, and the distances to them."""
 
-import numpy as np
-from PIL import Image
-
 from models.metrics.comparison import Gathered
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.images.image_sets import Source
 from models.metrics.memorization import measure, spread, write
 from models.vision.images.image_source import InMemoryImages
+
+import numpy as np
+from PIL import Image
 
 
 def gathered(features):

@@ -3,15 +3,15 @@
 import contextlib
 import types
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.rl import agents
 from models.rl.acting.actor import Actor
 from models.rl.environments.environments import Environments
 from replicator import UsageError
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Agent(tf.Module):

@@ -4,13 +4,13 @@ import concurrent.futures
 import pickle
 import types
 
-import numpy as np
-import tensorflow as tf
-
 from models.rl.acting.action_noise import Exploration
 from models.rl.actor_pool.actor_process import Answer
 from models.rl.actor_pool.pool import ActorPool
 from models.rl.replay.timesteps import CONTINUES, END, Timesteps
+
+import numpy as np
+import tensorflow as tf
 
 EPISODE = 7
 STRIDE = 10  # Training steps of a compiled call.

@@ -3,11 +3,6 @@
 import json
 import shutil
 
-import numpy as np
-import pytest
-import tensorflow as tf
-from PIL import Image
-
 from models.vision import convert as convert_lib
 from models.vision.builtin.shapes import Shapes
 from models.vision.files.image_folder import ImageFolder, list_folder
@@ -16,6 +11,11 @@ from models.vision.images.image_source import read
 from models.vision.shards import sharded_images
 from models.vision.shards.sharded_images import TFRecords
 from replicator.errors import UsageError
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
 
 
 @pytest.fixture(scope="module")

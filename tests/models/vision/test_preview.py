@@ -5,16 +5,17 @@ import html
 import io
 import re
 
-import numpy as np
-import pytest
-from PIL import Image
-
 from models.vision import sources
 from models.vision.augmentation.random_view import Augmented
 from models.vision.files.image_folder import ImageFolder
 from models.vision.images.image_source import InMemoryImages
 from models.vision.preview import __main__ as preview
-from replicator.inputs.inputs import InputContext, batches
+from replicator.training.inputs.inputs import InputContext
+from replicator.training.inputs.pipeline import pipeline
+
+import numpy as np
+import pytest
+from PIL import Image
 
 
 def picture(seed, width=48, height=32):
@@ -97,7 +98,7 @@ def test_the_page_shows_its_classes_and_the_first_batch_of_a_training(photos, tm
       "dog/a_cat.png", "dog/first.png", "dog/large.jpg"]
   folder, shown = ImageFolder(str(photos), 20, "skip", memory_limit=0), list(embedded(batch))
   for source in (folder, Augmented(lambda: folder)):
-    of_run = next(batches(source, InputContext(24)).as_numpy_iterator())
+    of_run = next(pipeline(source, InputContext(24)).as_numpy_iterator())
     some, shown = shown[:24], shown[24:]
     np.testing.assert_array_equal(np.stack([pixels for _, pixels in some]), of_run["image"])
     assert [caption for caption, _ in some] == [("cat", "dog")[i] for i in of_run["label"]]

@@ -6,17 +6,17 @@ import json
 import sys
 import zipfile
 
-import numpy as np
-import pytest
-import tensorflow as tf
-from PIL import Image
-
 from models.vision import convert, sources
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import read
 from models.vision.images.write import png
 from models.vision.sources import TFDS, EncodedExamples, HuggingFace, ImageArrays, ImageFolder
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 8, 8, 3], np.uint8)
 LABELS = np.array([0, 0, 1, 2, 2])

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+import replicator
+
 import gin
 import tensorflow as tf
-
-import replicator
 
 SETTING = ["train.steps = 10", "train.global_batch_size = 8", "train.log_every = 5",
            "train.eval_every = 5", "train.precision = 'float64'"]

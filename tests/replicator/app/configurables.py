@@ -4,11 +4,11 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-import gin
-
 from replicator.app import config
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.refusals import refusal
+
+import gin
 
 
 @gin.configurable(denylist=["given"])

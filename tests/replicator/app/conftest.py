@@ -2,11 +2,11 @@
 
 import sys
 
-import pytest
-
 from replicator import app
-from replicator.console import start
+from replicator.app import start
 from tests.programs import two_networks
+
+import pytest
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def programs_forgotten():
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
   """A function: runs `main` with some flags; returns status, stdout and stderr."""
-  monkeypatch.setattr(start, "begin", lambda argv: None)  # The first lines have their own tests.
+  monkeypatch.setattr(start, "begin", lambda *given: None)  # The first lines have their own tests.
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("TF_CONFIG", raising=False)
 

@@ -1,11 +1,11 @@
 """A small program, whose runs `replicator.load` loads."""
 
+import replicator
+from replicator import app
+
 import gin
 import keras
 import tensorflow as tf
-
-import replicator
-from replicator import app
 
 
 @gin.configurable(denylist=["x"])

@@ -5,17 +5,17 @@ import re
 import shlex
 import sys
 
-import gin
-import pytest
-
 from replicator import UsageError
-from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
-from replicator.workdir import lock
+from replicator.training.checkpoints import saver
+from replicator.training.workdir import lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import forked, python
 from tests.replicator.app.command_line import fails_with, flags, nothing, small
+
+import gin
+import pytest
 
 # ---- How it begins ------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
 @pytest.mark.parametrize("words, allowed", [([], []), (["--allow_partial_restore"], [True])])
 def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monkeypatch):
   said = []
-  monkeypatch.setattr(checkpoint, "allow_partial_restore", said.append)
+  monkeypatch.setattr(saver, "allow_partial_restore", said.append)
   assert run(["--workdir=w", *words], nothing) == (0, "", "")
   assert said == allowed
 

@@ -2,13 +2,13 @@
 
 import pathlib
 
-import gin
-import pytest
-
 from replicator.app import config
 from replicator.configuration import checks, statements
 from replicator.configuration.gin_internals import registry
 from tests.replicator.app.configurables import error, value, write
+
+import gin
+import pytest
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 

@@ -3,11 +3,11 @@
 import itertools
 import re
 
-import gin
-import pytest
-
 from tests.programs.two_networks import two_networks
 from tests.replicator.app.command_line import flags, small
+
+import gin
+import pytest
 
 
 def table(out: str) -> dict[str, tuple[str, ...]]:

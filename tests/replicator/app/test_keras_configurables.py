@@ -3,18 +3,18 @@
 import pathlib
 from collections.abc import Callable, Sequence
 
-import gin
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator.app import config, keras_configurables
 from replicator.configuration.gin_internals import registry
 from replicator.internals.keras_internals import unsupported_update
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 ALL_OPTIMIZERS = [name.lower() for name in keras_configurables._OPTIMIZERS]
 OPTIMIZERS = [name.lower() for name in keras_configurables._OPTIMIZERS  # Muon needs Keras 3.13.

@@ -6,20 +6,20 @@ import random as python_random
 import shutil
 import sys
 
+import replicator
+from replicator import atomic
+from replicator.app import config
+from replicator.app.load import load_run, main_of_run
+from replicator.step import context
+from replicator.training.workdir.lock import owned
+from tests.programs.logs import rows
+from tests.replicator.app import counting_program
+
 import gin
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import replicator
-from replicator import atomic
-from replicator.app import config
-from replicator.app.load import load_training, main_of_run
-from replicator.step import context
-from replicator.workdir.lock import owned
-from tests.programs.logs import rows
-from tests.replicator.app import counting_program
 
 BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
         "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
@@ -80,9 +80,9 @@ def copied(run, tmp_path):
 
 @pytest.mark.parametrize(("step", "number"), [(None, 4), (3, 3), ("best", 1)])
 def test_the_step_has_the_values_of_a_checkpoint(step, number, run):
-  loaded, saved_at = load_training(run, step)
+  loaded, saved_at = load_run(run, step)
   assert saved_at == number
-  assert loaded.step.count.numpy().tolist() == [number, number]
+  assert loaded.module.count.numpy().tolist() == [number, number]
 
 
 def test_its_class_is_the_one_that_an_import_gives(run):
@@ -114,10 +114,11 @@ def test_a_worker_of_a_cluster_loads_it_by_itself(run, monkeypatch):
   assert replicator.load(run).count[0] == 4
 
 
-def test_its_trackers_are_not_made(copied):
+def test_its_callbacks_are_not_made(copied):
   text = (copied / "config.gin").read_text()
-  assert "train.trackers = ()" in text
-  (copied / "config.gin").write_text(text.replace("train.trackers = ()", "train.trackers = [3]"))
+  assert "train.callbacks = ()" in text
+  (copied / "config.gin").write_text(text.replace(
+      "train.callbacks = ()", "train.callbacks = [@Profile()]"))
   replicator.load(copied)
 
 
@@ -181,11 +182,11 @@ def test_modules_of_the_configuration_are_found_where_the_run_was_started(
   text = (copied / "config.gin").read_text()
   (copied / "config.gin").write_text(f"{text}\nimport load_test_mine\n")
   if is_trusted:
-    assert load_training(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
+    assert load_run(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
     return
   with pytest.raises(replicator.UsageError, match=(
       f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes looks for it there")):
-    load_training(copied, is_trusted=False)
+    load_run(copied, is_trusted=False)
   assert str(tmp_path) not in sys.path
 
 

@@ -1,14 +1,14 @@
 """Values of a configuration that nothing uses."""
 
-import gin
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import UsageError
 from replicator.app import config
 from replicator.configuration import checks, operative, statements
 from tests.replicator.app.configurables import planted, write
+
+import gin
+import pytest
+import tensorflow as tf
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 

@@ -5,14 +5,14 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Union
 
+from replicator import UsageError
+from replicator.app import config
+from replicator.configuration import annotations
+
 import gin
 import keras
 import numpy as np
 import pytest
-
-from replicator import UsageError
-from replicator.app import config
-from replicator.configuration import annotations
 
 Number = TypeVar("Number", int, float)
 

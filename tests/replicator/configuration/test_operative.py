@@ -3,10 +3,6 @@
 import json
 import pathlib
 
-import gin
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import UsageError, random
 from replicator.app import config
@@ -16,6 +12,10 @@ from replicator.configuration.gin_internals import current_bindings, format_conf
 from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.logs import rows
+
+import gin
+import pytest
+import tensorflow as tf
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 

@@ -1,10 +1,10 @@
 """The gin parameters that `--help` of an experiment lists."""
 
-import gin
-import pytest
-
 from replicator.app.experiment import run
 from replicator.configuration import reference
+
+import gin
+import pytest
 
 
 @gin.configurable(module="described", denylist=["given"])

@@ -3,12 +3,12 @@
 import importlib.machinery
 import sys
 
-import pytest
-
 from replicator.console import command
 from replicator.console.command import Parser, status_of
 from replicator.errors import RunFailed, UsageError
 from tests.programs.refusals import refusal
+
+import pytest
 
 # ---- Exit status ---------------------------------------------------------------------------------
 
@@ -79,12 +79,12 @@ def test_a_usage_that_is_written_is_part_of_the_error():
 
 
 @pytest.mark.parametrize("module, words, experiment", [
-  ("experiments.sngan", ["-m", "experiments.sngan"], "sngan"),
-  ("replicator.doctor.__main__", ["-m", "replicator.doctor"], "doctor"),  # A package.
-  (None, ["my experiments/gan.py"], "gan")])
+  ("experiments.sngan", ["python", "-m", "experiments.sngan"], "sngan"),
+  ("replicator.doctor.__main__", ["replicator", "doctor"], "doctor"),  # A command.
+  (None, ["python", "my experiments/gan.py"], "gan")])
 def test_the_program_is_named_as_it_was_typed(module, words, experiment, monkeypatch):
   spec = module and importlib.machinery.ModuleSpec(module, None)
   monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
   monkeypatch.setattr(sys, "argv", ["my experiments/gan.py"])
-  assert command.program() == ["python", *words]
+  assert command.program() == words
   assert command.experiment() == experiment

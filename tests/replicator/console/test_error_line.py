@@ -4,13 +4,13 @@ import functools
 import pathlib
 import re
 
-import keras
-import pytest
-import tensorflow as tf
-
 from replicator import Replicator
 from replicator.console.error_line import in_one_line
 from replicator.errors import UsageError, chain_of, first_line
+
+import keras
+import pytest
+import tensorflow as tf
 
 FILE = pathlib.Path(__file__)
 

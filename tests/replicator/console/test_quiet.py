@@ -1,10 +1,10 @@
 """The import of TensorFlow. In the programs here, another module takes its place."""
 
-import pytest
-
 from tests.programs.processes import python
 
-IMPORTS = "import os, sys\nfrom replicator.console import quiet\n"
+import pytest
+
+IMPORTS = "import os, sys\nimport replicator\n"
 
 
 def run(code: str, status: int = 0, **environment: str) -> str:
@@ -28,7 +28,7 @@ get_logger = lambda: logging.getLogger("tensorflow")
 def test_the_import_is_silent_and_keeps_the_log_level_of_the_user(level, tmp_path):
   (tmp_path / "tensorflow.py").write_text(LOUD)
   assert run("""
-quiet.import_tensorflow()
+import tensorflow
 assert sys.modules["tensorflow"]
 import logging
 logging.getLogger("tensorflow").warning("of Python")
@@ -38,7 +38,7 @@ os.write(2, os.environ["TF_CPP_MIN_LOG_LEVEL"].encode())
 
 def test_an_import_that_fails_shows_all_that_was_written(tmp_path):
   (tmp_path / "tensorflow.py").write_text(LOUD + "raise ImportError('no libcuda')\n")
-  err = run("quiet.import_tensorflow()", status=1, PYTHONPATH=str(tmp_path))
+  err = run("import tensorflow", status=1, PYTHONPATH=str(tmp_path))
   assert err.startswith("I0000 00:00:1.5 1 a.cc:1] noise\nTraceback")
   assert err.endswith("ImportError: no libcuda\n")
 
@@ -56,12 +56,12 @@ for name in ("sklearn", "matplotlib", "scipy"):
     pass
 """)
   assert run("""
-quiet.import_tensorflow()
+import tensorflow
 assert sys.modules["tensorflow"].sklearn is None and "matplotlib" not in sys.modules
 import sklearn
 assert sklearn.loaded
 """, PYTHONPATH=str(tmp_path)) == ""
-  assert run("import sklearn\nquiet.import_tensorflow()\n"  # The user needs it.
+  assert run("import sklearn\nimport tensorflow\n"  # The user needs it.
              "assert sys.modules['tensorflow'].sklearn is sklearn",
              PYTHONPATH=str(tmp_path)) == ""
 

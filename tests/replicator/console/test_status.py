@@ -4,12 +4,12 @@ import io
 import re
 import threading
 
-import pytest
-from rich.console import Console
-
 from replicator.console import kernel
 from replicator.console.formatting import format_bar, format_duration, format_number
 from replicator.console.status import Progress, Status
+
+import pytest
+from rich.console import Console
 
 
 class Clock:

@@ -1,12 +1,12 @@
 """Checks of steps with planted bugs, and quantities as the doctor records them."""
 
-import numpy as np
-
 from replicator.doctor import diagnosis, replica_check
 from replicator.doctor.inspection import Evidence
 from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import CheckResult
 from tests.programs import planted_bugs
+
+import numpy as np
 
 SMALL = ["train.global_batch_size = 8"]
 

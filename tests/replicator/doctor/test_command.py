@@ -7,9 +7,6 @@ import pickle
 import sys
 import types
 
-import pytest
-import tensorflow as tf
-
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check, resume_check
@@ -18,13 +15,16 @@ from tests.programs import planted_bugs
 from tests.programs.processes import forked
 from tests.replicator.doctor.checks import SMALL
 
+import pytest
+import tensorflow as tf
+
 
 @pytest.mark.slow
 def test_the_command_finds_a_sound_step_outside_the_repository_the_same_in_every_variant(tmp_path):
   source = pathlib.Path(planted_bugs.__file__).read_text()
   (tmp_path / "my_step.py").write_text(source)
-  done = forked("-m", "replicator.doctor", f"--experiment={tmp_path / 'my_step.py'}", "--steps=2",
-                f"--gin_param={SMALL[0]}")
+  done = forked("-m", "replicator", "doctor", f"--experiment={tmp_path / 'my_step.py'}",
+                "--steps=2", f"--gin_param={SMALL[0]}")
   title, _, *rows, conclusion = done.stdout.splitlines()
   assert "my_step.py: 2 steps of 8 examples in float64" in title
   assert [(row[2:20].strip(), row.split()[2]) for row in rows] == [

@@ -1,12 +1,12 @@
 """Which differences of two recordings count, and which cause is blamed for them."""
 
+from replicator.doctor import diagnosis, inspection
+from tests.replicator.doctor.checks import cause, quantities
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from replicator.doctor import diagnosis, inspection
-from tests.replicator.doctor.checks import cause, quantities
 
 
 def test_differences_are_relative_to_the_quantity():

@@ -5,13 +5,13 @@ import sys
 import time
 import types
 
-import pytest
-
 from replicator.console.formatting import listed
 from replicator.doctor import experiment
 from replicator.doctor.verdict import CheckResult
 from replicator.errors import UsageError
 from replicator.processes import Child
+
+import pytest
 
 
 def recorded_by(monkeypatch, workers=1, program="pass"):
@@ -30,11 +30,11 @@ def recorded_by(monkeypatch, workers=1, program="pass"):
   return experiment.recorded_by(["--steps=3"], workers), started
 
 
-DOCTOR = [sys.executable, "-m", "replicator.doctor", "--steps=3"]
+DOCTOR = [sys.executable, "-m", "replicator", "doctor", "--steps=3"]
 
 
 @pytest.mark.parametrize("workers, launcher", [
-    (1, []), (2, [sys.executable, "-m", "replicator.launch", "--workers=2", "--"])])
+    (1, []), (2, [sys.executable, "-m", "replicator", "launch", "--workers=2", "--"])])
 def test_several_processes_are_launched_and_the_chief_hands_over(workers, launcher, monkeypatch):
   found, started = recorded_by(monkeypatch, workers, "print('error: of one that ended well')")
   assert found.is_chief and started == [*launcher, *DOCTOR]
@@ -57,7 +57,7 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch):
   with pytest.raises(UsageError) as failed:
     recorded_by(monkeypatch, program="import time; print('step 1'); time.sleep(100)")
   assert str(failed.value) == (
-      "python -m replicator.doctor --steps=3 did not end within 0.05 minutes; its last line is "
+      "replicator doctor --steps=3 did not end within 0.05 minutes; its last line is "
       "'step 1'; if it only needs more time, write fewer --steps or a smaller "
       "train.global_batch_size")
 

@@ -3,16 +3,17 @@
 import functools
 import inspect
 import re
-
-import keras
-import numpy as np
-import tensorflow as tf
+import types
 
 import replicator
 from replicator import random
 from replicator.doctor import inspection
 from replicator.step import context
 from tests.replicator.doctor.checks import cause, quantities
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 SEED, SEEDS, GENERATOR = [1, 2], keras.random.SeedGenerator(1), tf.random.Generator.from_seed(0)
 
@@ -98,7 +99,7 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
   seen, drops = inspection.Evidence(lambda: None), replicator.Dropout(0.5)
 
   def step(x):
-    context.current().on_draw = seen.look_at_draw
+    context.current().hooks = [types.SimpleNamespace(drawn=seen.look_at_draw)]
     wide = tf.concat([x, x], 1) + random.normal("z", [4, 6])
     long = tf.concat([wide, wide], 0)
     dropped = drops(long, training=True) + drops(tf.concat([long, long], 0), training=True)[:8]

@@ -2,11 +2,6 @@
 
 import os
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import UsageError
 from replicator.doctor import replica_check
@@ -14,6 +9,11 @@ from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.step import context
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import examine, largest, planted
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 pytestmark = pytest.mark.usefixtures("restored")
 

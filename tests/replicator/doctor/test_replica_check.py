@@ -2,8 +2,6 @@
 
 import itertools
 
-import pytest
-
 import replicator
 from replicator import UsageError
 from replicator.doctor import inspection, replica_check
@@ -11,6 +9,8 @@ from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED
 from tests.programs import planted_bugs
 from tests.replicator.doctor.checks import examine, quantities
+
+import pytest
 
 
 def test_an_experiment_that_cannot_be_examined_says_why():

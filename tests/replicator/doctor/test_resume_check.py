@@ -2,10 +2,6 @@
 
 import re
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import resume_check, resume_recording
@@ -15,6 +11,10 @@ from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from tests.programs import planted_bugs
 from tests.programs.processes import forked
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 # ---- The first mismatch -------------------------------------------------------------------------
 
@@ -136,7 +136,8 @@ def trains(make_step, source=planted_bugs.Points, before_call=None):
 def test_a_sound_step_resumes_exactly(rows):
   # It is not evaluated, so that no checkpoint can be the best one, and no evaluation ends it.
   before, after = rows("Regression.norm = 'global'", "Checkpoints.keep_best = 'eval/x'",
-                       "train.patience = 2")
+                       "train.callbacks = [@EarlyStopping()]", "EarlyStopping.patience = 2",
+                       "EarlyStopping.metric = 'eval/x'")
   assert (before.verdict, after.verdict) == (AGREES, AGREES)
   assert re.fullmatch(r"steps 1 to 2: 1\d variables and \d scalars of each, bit for bit",
                       before.detail)
@@ -182,7 +183,7 @@ def test_asynchronous_steps_are_refused_before_anything_is_printed(capsys, monke
 
 
 def check(*params: str, status: int = 0) -> str:
-  done = forked("-m", "replicator.doctor", "--experiment=tests.programs.planted_bugs",
+  done = forked("-m", "replicator", "doctor", "--experiment=tests.programs.planted_bugs",
                 "--check_resume", "--steps=4", "--gin_param=train.global_batch_size = 8",
                 *(f"--gin_param={param}" for param in params), status=status)
   assert done.stderr == ""

@@ -5,14 +5,14 @@ import itertools
 import random
 import types
 
+import replicator
+from replicator.doctor.resume_recording import python_state, record
+from replicator.errors import UsageError
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import replicator
-from replicator.doctor.resume_recording import python_state, record
-from replicator.errors import UsageError
 
 
 class Step(tf.Module):

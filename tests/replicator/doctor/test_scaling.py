@@ -1,20 +1,21 @@
 """The doctor's prediction of efficiency: the model against closed forms, and the command."""
 
 import itertools
-import pathlib
 import re
 import types
-
-import gin
-import pytest
 
 import replicator
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
-from replicator.doctor.scaling import cost, model
-from replicator.doctor.scaling.model import NETWORKS, REPLICAS, Network
-from replicator.step.context import Transfer
+from replicator.doctor import scaling
+from replicator.step.hooks import Transfer
+from replicator.tools.scaling import cost, model
+from replicator.tools.scaling.model import NETWORKS, REPLICAS, Network
 from tests.programs import planted_bugs
+from tests.programs.processes import ROOT
+
+import gin
+import pytest
 
 GRADIENTS = 4 * 768  # Bytes: 21 gradients, padded as in `optimizers/flat_variables.py`.
 SMALL = ["train.global_batch_size = 8", "Regression.accumulates = False"]
@@ -60,7 +61,7 @@ def test_a_step_that_sends_nothing_is_refused():
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
                      workdir=workdir)
   with pytest.raises(UsageError, match=r"makes no collective.* replicator\.wrap_optimizer"):
-    cost.measure(main, [], SMALL, calls=0)
+    scaling.measure(main, [], SMALL, calls=0)
 
 
 def test_the_command_measures_and_prints(monkeypatch, capsys):
@@ -98,7 +99,7 @@ def test_the_step_is_timed_unless_its_seconds_are_given(
     return cost.StepCost(8, sends, 0.25)
 
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
-  monkeypatch.setattr(cost, "measure", measure)
+  monkeypatch.setattr(scaling, "measure", measure)
   assert doctor.main(["--experiment=x", "--scaling", "--precision=float32", *words]) == 0
   title, computes, moves, _, head, *_, last = capsys.readouterr().out.splitlines()
   assert title.startswith(f"x: {begin}")
@@ -110,7 +111,7 @@ def test_the_step_is_timed_unless_its_seconds_are_given(
 
 
 def test_the_page_has_the_numbers_of_the_networks():
-  page = (pathlib.Path(__file__).parents[3] / "docs" / "explain" / "scaling.md").read_text()
+  page = (ROOT / "docs" / "explain" / "scaling.md").read_text()
   rows = re.findall(r"^\| `(\w+)` \| ([\d.e]+) \| ([\d.]+) \|", page, re.MULTILINE)
   assert {name: (float(bandwidth), float(microseconds)) for name, bandwidth, microseconds in rows
           } == {name: (network.bandwidth, pytest.approx(1e6 * network.latency))

@@ -1,9 +1,9 @@
 """Code knows which replica and which step it runs in, inside and outside of a step."""
 
+from replicator import Replicator, num_replicas, replica_id, step_number
+
 import pytest
 import tensorflow as tf
-
-from replicator import Replicator, num_replicas, replica_id, step_number
 
 
 def where() -> tf.Tensor:

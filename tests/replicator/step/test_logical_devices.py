@@ -3,16 +3,16 @@
 import functools
 import re
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import Replicator, logical_device
 from replicator.step.variables import variables_of
 from tests.programs.closeness import nests_close
 from tests.programs.refusals import refusal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 SPLIT = [("mirrored", 4), ("one_device", 2)]
 BATCHES = np.random.default_rng(0).normal(size=[5, 8, 3])

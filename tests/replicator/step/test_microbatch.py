@@ -2,16 +2,16 @@
 
 import functools
 
+import replicator
+from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, microbatch, random
+from replicator.strategies.compiled_step import CompiledStep
+from tests.programs.closeness import nests_close
+
 import gin
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import replicator
-from replicator import GlobalBatchNorm, Replicator, SpectralNorm, UsageError, microbatch, random
-from replicator.training.training_function import TrainingFunction
-from tests.programs.closeness import nests_close
 
 BATCHES = np.random.default_rng(0).normal(size=[2, 16, 3])
 
@@ -66,7 +66,7 @@ def train(on: Replicator, n: int, steps_per_call=2):
   """Losses of two steps, and the variables after them."""
   with on.scope():
     networks = Networks(n)
-  function = TrainingFunction(on, networks, steps_per_call)
+  function = CompiledStep(on, networks, steps_per_call, logs=True)
   calls = [BATCHES] if steps_per_call == 2 else BATCHES  # Two steps.
   losses = [function(i, x).fetch()[0] for i, x in enumerate(calls)]
   variables = [*networks.generator.variables, *networks.critic.variables]

@@ -5,17 +5,17 @@ import itertools
 import math
 import re
 
+import replicator
+from replicator import Replicator, microbatch, random
+from replicator.errors import UsageError
+from replicator.step import random_bits
+from replicator.step.collectives import collectives
+from tests.programs.refusals import refusal
+
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
-
-import replicator
-from replicator import Replicator, microbatch, random
-from replicator.collectives import collectives
-from replicator.errors import UsageError
-from replicator.step import random_bits
-from tests.programs.refusals import refusal
 
 ROWS = 8  # In the global batch.
 

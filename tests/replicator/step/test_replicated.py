@@ -2,12 +2,12 @@
 
 import contextlib
 
+from replicator import Replicator, all_mean, microbatch, replicated, wrap_optimizer
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from replicator import Replicator, all_mean, microbatch, replicated, wrap_optimizer
 
 
 def built(replicator: Replicator, value, **options) -> tf.Variable:

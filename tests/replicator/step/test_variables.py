@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Callable
 
+import replicator
+from replicator.step.optimizers.wrap import check_owners
+from replicator.step.variables import variables_of
+from tests.programs.two_networks import TwoNetworks, network
+
 import keras
 import pytest
 import tensorflow as tf
-
-import replicator
-from replicator.optimizers.wrap import check_owners
-from replicator.step.variables import variables_of
-from tests.programs.two_networks import TwoNetworks, network
 
 
 def ids(variables) -> set[int]:

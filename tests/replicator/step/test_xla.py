@@ -2,19 +2,19 @@
 
 import functools
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import Replicator, all_mean, microbatch, random, wrap_optimizer
 from replicator.step import xla
 from replicator.step.replicated import copies_of
 from replicator.step.variables import variables_of
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
 from tests.programs import optimized
 from tests.programs.optimized import FUNCTION, GROUP
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 BATCH = np.random.default_rng(0).normal(size=[4, 8, 4, 4, 1])
 
@@ -51,7 +51,7 @@ def made(on: Replicator) -> Classifier:
 
 def train(on: Replicator, step: Classifier, numbers: range) -> list[float]:
   """The losses of steps with these numbers; each call of the compiled function takes one stride."""
-  function = TrainingFunction(on, step, numbers.step)
+  function = CompiledStep(on, step, numbers.step, logs=True)
   return [loss for first in numbers
           for loss in function(first, _batch_of(first, numbers.step)).fetch()[0]["loss"]]
 
@@ -72,7 +72,7 @@ class Training:
 
   def __init__(self):
     self.on, self.step = replicas(), made(replicas())
-    function = TrainingFunction(self.on, self.step, 2)
+    function = CompiledStep(self.on, self.step, 2, logs=True)
     with optimized.graphs() as self.graphs:
       self.losses = [*function(0, BATCH[:2]).fetch()[0]["loss"]]
     self.halfway = copies(self.step)

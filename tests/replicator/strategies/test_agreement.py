@@ -1,11 +1,11 @@
 """The comparison of workers before they train, and of their calls. Real processes are in `launch`.
 """
 
-import pytest
-
 from replicator.errors import UsageError
 from replicator.internals import tensorflow_internals
 from replicator.strategies import agreement
+
+import pytest
 
 
 @pytest.fixture

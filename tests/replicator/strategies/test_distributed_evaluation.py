@@ -6,19 +6,19 @@ That workers of their own share them is in `tests/programs/every_collective.py`.
 import threading
 import types
 
+from replicator import Replicator
+from replicator.step import context
+from replicator.strategies import distributed_evaluation
+from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator import Replicator
-from replicator.step import context
-from replicator.strategies import distributed_evaluation
-from replicator.strategies.distributed_evaluation import Dealer
-
 
 def dealt(replicator: Replicator, function, count: int) -> list:
-  with context.entered(tf.constant(7, tf.int64)) as here:
-    here.dealer = Dealer(replicator, on_all_workers=True)
+  with context.entered(tf.constant(7, tf.int64)), sharded(
+      EvaluationShards(replicator, on_all_workers=True)):
     return list(distributed_evaluation.deal(function, count))
 
 
@@ -64,8 +64,8 @@ def test_outside_of_an_evaluation_parts_run_one_after_the_other():
 
 def test_a_part_is_not_computed_before_it_is_asked_for():
   seen = []
-  with context.entered(tf.constant(0, tf.int64)) as here:
-    here.dealer = Dealer(Replicator("mirrored", 2), on_all_workers=False)
+  with context.entered(tf.constant(0, tf.int64)), sharded(
+      EvaluationShards(Replicator("mirrored", 2), on_all_workers=False)):
     parts = distributed_evaluation.deal(seen.append, 6)
     next(parts)
     assert sorted(seen or [0]) == [0, 1]
@@ -75,8 +75,7 @@ def test_a_part_is_not_computed_before_it_is_asked_for():
 @pytest.mark.parametrize("worker, expected", [(0, ["body", "wait"]), (1, ["wait", "body"])])
 def test_the_chief_goes_first(worker, expected):
   order = []
-  with context.entered(tf.constant(0, tf.int64)) as here:
-    here.dealer = types.SimpleNamespace(worker=worker, wait_for_all=lambda: order.append("wait"))
-    with distributed_evaluation.chief_first():
-      order.append("body")
+  shards = types.SimpleNamespace(worker=worker, wait_for_all=lambda: order.append("wait"))
+  with sharded(shards), distributed_evaluation.chief_first():
+    order.append("body")
   assert order == expected

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 
-import numpy as np
-import pytest
-
 from tests.programs.forks import in_a_fork
 from tests.programs.processes import ROOT, SECONDS, free_addresses, python, wait_until
+
+import numpy as np
+import pytest
 
 SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 
@@ -24,7 +24,7 @@ SERVER = "/job:ps/replica:0/task:{}/device:CPU:0"
 CLUSTER = """
 import json, os, time
 import replicator
-from replicator import launch
+from replicator.tools import launch
 from tests.programs.processes import free_addresses
 import keras, tensorflow as tf
 chief, *others = launch.tf_configs(free_addresses(5), ps=2)
@@ -33,7 +33,7 @@ servers = [tf.distribute.Server(chief["cluster"], job_name=other["task"]["type"]
                                 task_index=other["task"]["index"], protocol="grpc", config=threads)
            for other in others]
 os.environ["TF_CONFIG"] = json.dumps(chief)
-from replicator.training.training_function import TrainingFunction
+from replicator.strategies.compiled_step import CompiledStep
 cluster = replicator.Replicator("parameter_server")
 found = {}
 
@@ -58,7 +58,8 @@ def slow():
   return {"loss": 2.0}
 def quick():
   return {"replicas": replicator.num_replicas(), "sum": replicator.all_sum(tf.constant(5.0))}
-slowly, quickly = TrainingFunction(cluster, slow, 1), TrainingFunction(cluster, quick, 3)
+slowly = CompiledStep(cluster, slow, 1, logs=True)
+quickly = CompiledStep(cluster, quick, 3, logs=True)
 slow_result = slowly(0, None)
 while not has_begun.numpy():
   time.sleep(0.01)
@@ -91,7 +92,7 @@ class Run:
   def __init__(self, workdir: pathlib.Path, *bindings: str):
     self.metrics = workdir / "metrics.jsonl"
     self.process = subprocess.Popen(
-        [sys.executable, "-m", "replicator.launch", "--workers=2", "--ps=2", "--",
+        [sys.executable, "-m", "replicator", "launch", "--workers=2", "--ps=2", "--",
          sys.executable, "-m", "tests.programs.asynchronous", f"--workdir={workdir}",
          "--gin_param=Replicator.strategy = 'parameter_server'",
          *(f"--gin_param={binding}" for binding in bindings)],
@@ -129,7 +130,7 @@ def kill_in_the_middle_of_a_step(process: int) -> None:
 def test_one_core_is_enough(tmp_path):
   core = min(os.sched_getaffinity(0))
   done = subprocess.run(
-      [sys.executable, "-m", "replicator.launch", "--workers=1", "--ps=1", "--",
+      [sys.executable, "-m", "replicator", "launch", "--workers=1", "--ps=1", "--",
        sys.executable, "-m", "tests.programs.asynchronous", f"--workdir={tmp_path / 'run'}",
        "--gin_param=Replicator.strategy = 'parameter_server'", "--gin_param=train.steps = 6"],
       cwd=ROOT, capture_output=True, text=True, timeout=300,

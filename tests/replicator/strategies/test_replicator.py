@@ -2,15 +2,15 @@
 
 import types
 
-import numpy as np
-import pytest
-import tensorflow as tf
-import tree
-
 from replicator import Replicator, UsageError, replica_id
 from replicator.step import context
 from replicator.strategies import strategy as strategies
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tree
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import json
 import os
 import signal
 
-import pytest
-import tensorflow as tf
-
 from replicator.strategies import strategy
 from tests.programs.grpc_server import serving
 from tests.programs.processes import python
 from tests.programs.refusals import refusal
+
+import pytest
+import tensorflow as tf
 
 
 @pytest.mark.parametrize("name, logical_cpus, kind", [
@@ -72,7 +72,7 @@ def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
 def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, launch, cluster,
                                                             kind):
   monkeypatch.delenv("TF_CONFIG", raising=False)
-  assert f"with: python -m replicator.launch {launch} -- COMMAND; or with srun" in refusal(
+  assert f"with: replicator launch {launch} -- COMMAND; or with srun" in refusal(
       strategy.make, name)
   monkeypatch.setenv("TF_CONFIG", json.dumps(
       {"cluster": cluster, "task": {"type": kind, "index": 0}}))

@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-import yaml
-
 from replicator.app import config
-from replicator.launch import __main__
+from replicator.tools.launch import __main__
 from tests.programs import two_networks
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.processes import ROOT
 from tests.programs.workers import SETTINGS, ended, enter, has_logged, running
+
+import pytest
+import yaml
 
 NAMES = tuple(f"replica{os.getpid()}-{i}" for i in (1, 2, 3))  # Other test processes have theirs.
 ADDRESSES = ("10.77.0.1:2222", "10.77.0.2:2223")

@@ -4,8 +4,6 @@ import importlib.metadata
 import json
 import socket
 
-import pytest
-
 from replicator import train
 from replicator.app import config
 from tests.programs import fragile
@@ -13,6 +11,8 @@ from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
 from tests.programs.processes import SECONDS, free_addresses
 from tests.programs.workers import ended, has_logged, running
+
+import pytest
 
 FOREVER = ["train.steps = 10000000", "train.global_batch_size = 6"]
 

@@ -3,17 +3,17 @@
 import json
 import re
 
-import gin
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import Evaluation, UsageError, random
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, network
 from tests.replicator.training.runs import MIRRORED_2, column, train
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 def test_a_step_without_inputs_draws_its_own_examples(tmp_path):
@@ -55,7 +55,7 @@ def test_an_input_function_provides_the_batches(tmp_path):
 def test_a_data_set_that_ends_early_is_an_error(tmp_path):
   def short(context):
     return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
-  with pytest.raises(UsageError, match=r"ended before train.steps; make it repeat\(\)"):
+  with pytest.raises(UsageError, match=r"ended before step 6: .*; \.repeat\(\) it"):
     train(tmp_path, "train.steps = 6", step=lambda: lambda x: {"x": tf.reduce_mean(x)},
           inputs=short)
   assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
@@ -90,7 +90,7 @@ def test_a_run_that_failed_has_a_report_of_it_and_one_that_did_not_begin_has_non
     ("train.global_batch_size = 0", "train.global_batch_size = 0"),
     ("train.seed = -1", "train.seed = -1"),
     ("train.seed = 4294967296", "train.seed = 4294967296"),
-    ("train.trackers = [3]", "3 is no tracker")])
+    ("train.callbacks = [3]", r"train.callbacks = \[3\]: must be")])
 def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path, binding, message):
   said = refusal(train, tmp_path / "run", "train.steps = 10", binding, step=pytest.fail)
   assert re.search(message, said) and not (tmp_path / "run").exists()

@@ -7,20 +7,20 @@ import os
 import threading
 import time
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from replicator import Evaluation, UsageError
-from replicator.checkpoints import checkpoint
 from replicator.console.status import Progress
 from replicator.errors import RunFailed, chain_of
-from replicator.training import chief
+from replicator.training import journal
+from replicator.training.checkpoints import saver, store
 from tests.programs.counter import Counter
 from tests.programs.logs import rows, timed_rows
 from tests.programs.two_networks import Points, evaluate
 from tests.replicator.training.runs import MIRRORED_2, column, train
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 # ---- What a run leaves behind -------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
           "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
           "evaluation": "mean of 8 samples"}
   assert {name: facts[name] for name in expected} == expected
-  assert checkpoint.steps_of(tmp_path / "checkpoints") == [5, 10]
+  assert store.steps_of(tmp_path / "checkpoints") == [5, 10]
   assert list(tmp_path.glob("events.out.tfevents.*"))
   assert "finished at step 10" in (tmp_path / "report.html").read_text()
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_pa
       failed.wait(timeout=60)
       time.sleep(0.02)
 
-  monkeypatch.setattr(checkpoint, "_write_bundle", full)
+  monkeypatch.setattr(saver, "write_bundle", full)
   with pytest.raises(RunFailed, match="step-00000020: could not be saved"):
     train(tmp_path, "train.steps = 40", "train.checkpoint_every = 20", step=Counter,
           before_call=before_call)
@@ -194,7 +194,7 @@ def test_the_wait_for_data_is_that_since_the_last_log_point(tmp_path, monkeypatc
 def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
   now, calls = time.monotonic, []  # Each call seems to take 1,000 seconds.
   monkeypatch.setattr(time, "monotonic", lambda: now() + 1000 * len(calls))
-  monkeypatch.setattr(chief, "Progress",
+  monkeypatch.setattr(journal, "Progress",
                       functools.partial(Progress, clock=lambda: 1000.0 * len(calls)))
   for steps in (2, 4):
     train(tmp_path, f"train.steps = {steps}", "train.checkpoint_every = 2", step=Assigned,

@@ -5,14 +5,14 @@ import os
 import pathlib
 import signal
 
-import pytest
-
-from replicator.checkpoints import checkpoint
 from replicator.errors import Preempted
 from replicator.step import context
 from replicator.training import preemption
+from replicator.training.checkpoints import store
 from tests.programs.logs import rows
 from tests.programs.processes import launched
+
+import pytest
 
 SETTINGS = ["train.steps = 24", "train.global_batch_size = 4", "train.log_every = 1",
             "train.eval_every = 24", "train.checkpoint_every = 4",
@@ -98,7 +98,7 @@ def test_a_signal_at_any_moment_saves_and_ends_with_42(tmp_path):
                                ("saving", "0", 2), ("exiting", "01", 0), ("done", "", 0)):
     is_done = moment in ("exiting", "done")
     run(tmp_path / "asked", moment, asked, status=0 if is_done else 42)
-    before, last = last, checkpoint.steps_of(tmp_path / "asked" / "checkpoints")[-1]
+    before, last = last, store.steps_of(tmp_path / "asked" / "checkpoints")[-1]
     assert last == 24 if is_done else before + steps <= last < 24, moment
     logged = rows(tmp_path / "asked")
     assert logged == unbroken[:len(logged)] and len(logged) >= last, moment

@@ -1,15 +1,15 @@
 """Each group of ADA's changes by what it keeps, how often it happens, and its derivatives."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.augmentation.ada import ADA
 from models.gan.penalties.gradients import r1
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, random
-from replicator.optimizers.schedules import linear
+from replicator.step.optimizers.schedules import linear
 from tests.models.gan.networks.plain import slopes
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[300, 8, 8, 3])
 pytestmark = pytest.mark.usefixtures("float64")

@@ -1,13 +1,13 @@
 """The adaptive probability against its closed form, on replicas and in micro-batches."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.gan.augmentation.ada import ADA, AdaptiveProbability
 from replicator import Replicator, replicated
 from replicator.step.variables import variables_of
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 # Signs 1, 0.5, 0, -1, ...: batches of 8 scores, of which more and more are negative.
 SCORES = np.random.default_rng(0).normal([[2.0], [1.0], [3.0], [4.0], [0.0], [-1.0], [-2.0], [9.0]],

@@ -1,9 +1,9 @@
 """Each kind of change by what it must keep, and its derivatives."""
 
+from models.gan.augmentation.diffaugment import DiffAugment
+
 import numpy as np
 import tensorflow as tf
-
-from models.gan.augmentation.diffaugment import DiffAugment
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, size=[400, 8, 10, 3])
 

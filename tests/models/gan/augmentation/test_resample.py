@@ -1,10 +1,10 @@
 """Resampling of images: what must stay as it is, and where pixels go."""
 
+from models.gan.augmentation.resample import SYM6, resample
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.augmentation.resample import SYM6, resample
 
 IDENTITY = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 NOISE = np.random.default_rng(0).normal(size=[2, 10, 8, 3])

@@ -2,10 +2,6 @@
 
 import weakref
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.evaluation import feature_metrics
 from models.gan.evaluation.feature_metrics import FeatureMetrics
 from models.metrics.distances.feature_statistics import FeatureStatistics
@@ -16,7 +12,11 @@ from models.vision.images.image_source import InMemoryImages, to_unit_range
 from replicator import Replicator
 from replicator.errors import UsageError
 from replicator.step import context
-from replicator.strategies.distributed_evaluation import Dealer
+from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 IMAGES = to_unit_range(digit_images()[0]).numpy()
 
@@ -63,8 +63,8 @@ def test_the_numbers_are_the_same_on_any_number_of_replicas(tmp_path, monkeypatc
   expected = quality.measure(lambda n, part: IMAGES[-n:][part])
   assert len(expected) == 6 and np.isfinite(list(expected.values())).all()
   for replicas in (1, 2, 4):
-    with context.entered(tf.constant(0, tf.int64)) as here:
-      here.dealer = Dealer(Replicator("mirrored", replicas), on_all_workers=True)
+    with context.entered(tf.constant(0, tf.int64)), sharded(
+        EvaluationShards(Replicator("mirrored", replicas), on_all_workers=True)):
       assert quality.measure(lambda n, part: IMAGES[-n:][part]) == expected
 
 

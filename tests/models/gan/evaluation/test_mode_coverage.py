@@ -2,12 +2,12 @@
 
 import math
 
-import numpy as np
-import pytest
-
 from models.gan.evaluation.mode_coverage import ModeCoverage
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.images.image_source import read, to_unit_range
+
+import numpy as np
+import pytest
 
 SOURCE = StackedDigits()
 

@@ -1,14 +1,14 @@
 """Pictures and numbers of an evaluation of samples, and its calls of the generator."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.evaluation.sample_evaluator import SampleEvaluator, samples
 from models.gan.latents.distributions import normal_latents
 from models.vision.images.image_source import InMemoryImages
 from replicator import random
 from replicator.step import context
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Gan:
@@ -47,7 +47,7 @@ def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
   assert made == [("data", "folder")]  # Its classifier is trained once.
   assert (found.scalars, found.method) == ({"images": 7, "classes": 4}, "in words")
   assert [len(z) for z in gan.codes] == [9, 7]
-  colors = found.picture[16::33, 16::33, 0]  # The middle of each enlarged image.
+  colors = found.images["samples"][16::33, 16::33, 0]  # The middle of each enlarged image.
   levels = np.round((np.array([0, 1, 2, 3, 0, 1, 2, 3, 0]) / 8 + 1) * 127.5)
   np.testing.assert_array_equal(colors.ravel(), levels)
 
@@ -72,7 +72,7 @@ def test_a_step_with_an_encoder_reconstructs_images_of_the_source():
   assert found.scalars["reconstruction_error"] == pytest.approx(0.01, rel=1e-5)
   assert found.scalars["images"] == 7
   without = SampleEvaluator("data", "folder", Quality, rows=2)(Gan(num_classes=4))
-  assert found.picture.shape[1] > 1.5 * without.picture.shape[1]
+  assert found.images["samples"].shape[1] > 1.5 * without.images["samples"].shape[1]
 
 
 def test_an_encoder_without_reconstruct_is_no_fault_of_the_evaluation():

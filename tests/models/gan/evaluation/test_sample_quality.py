@@ -1,15 +1,15 @@
 """Sample quality: distances of real images and noise, covered classes, and labels."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.evaluation import sample_quality
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.evaluation.sample_quality import SampleQuality, label_accuracies
 from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.digits import Digits
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 RNG = np.random.default_rng(0)
 SOURCE = Digits()  # Its classifier comes with the package.
@@ -100,7 +100,7 @@ def test_two_images_of_each_are_enough_and_no_more_are_used_than_there_are(of_pi
 def test_data_of_one_class_is_drawn_and_not_measured(tmp_path):
   source = InMemoryImages(images_of([9]), np.zeros(9, int), ("all",))
   found = SampleEvaluator(source, str(tmp_path), rows=2)(Colors())
-  assert found.scalars == {} and found.picture is not None
+  assert found.scalars == {} and "samples" in found.images
   assert "data of one class; for distances write SampleEvaluator.quality = @Fea" in found.method
   assert not list(tmp_path.iterdir())  # No classifier.
 

@@ -1,10 +1,10 @@
 """The variances of samples and images over the global batch, against NumPy."""
 
-import numpy as np
-import pytest
-
 from models.gan.evaluation import sample_variance
 from replicator import Replicator, microbatch
+
+import numpy as np
+import pytest
 
 IMAGES, SAMPLES = np.random.default_rng(0).normal(size=[2, 8, 4, 3, 2]) * [[[[[1.0]]]], [[[[0.3]]]]]
 

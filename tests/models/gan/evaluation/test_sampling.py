@@ -2,17 +2,17 @@
 
 import math
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.evaluation import sampling
 from models.gan.latents import distributions
 from models.gan.latents.distributions import normal_latents, uniform_latents
 from replicator import GlobalBatchNorm, wrap_optimizer
 from replicator.errors import UsageError
 from replicator.step import context
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 DIM = 6
 

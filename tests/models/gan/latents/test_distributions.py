@@ -1,9 +1,9 @@
 """The distributions of codes, by their moments and bounds."""
 
+from models.gan.latents import distributions
+
 import gin
 import numpy as np
-
-from models.gan.latents import distributions
 
 SHAPE = [400, 100]
 

@@ -1,13 +1,13 @@
 """Latent optimization: that all steps run, their closed form, and derivatives through them."""
 
+from models.gan.latents.optimization import LatentOptimization, natural_gradient, plain_gradient
+from replicator import UsageError
+from tests.models.gan.networks.plain import slopes
+
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.latents.optimization import LatentOptimization, natural_gradient, plain_gradient
-from replicator import UsageError
-from tests.models.gan.networks.plain import slopes
 
 Z = np.random.default_rng(0).uniform(-0.5, 0.5, size=[3, 4])
 TARGET = np.array([0.3, -0.2, 0.1, 0.4])

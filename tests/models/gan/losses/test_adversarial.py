@@ -1,11 +1,11 @@
 """Adversarial losses and their gradients against closed forms."""
 
+from models.gan.losses import adversarial
+
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.losses import adversarial
 
 SCORES = np.random.default_rng(0).normal(size=(2, 10), scale=1.5)
 

@@ -4,10 +4,10 @@ import subprocess
 import sys
 import types
 
+from models.gan.losses import tfgan
+
 import pytest
 import tensorflow as tf
-
-from models.gan.losses import tfgan
 
 
 def test_the_losses_are_loaded_once_and_nothing_else_changes():

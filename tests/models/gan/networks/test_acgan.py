@@ -2,13 +2,13 @@
 
 import functools
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks.acgan import ACGANDiscriminator
 from models.gan.networks.dcgan import DCGANDiscriminator
 from models.gan.networks.r3gan import R3GANDiscriminator
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 # All others inherit the score of DCGAN's; R3GAN has another one.
 NETWORKS = {"dcgan": functools.partial(DCGANDiscriminator, width=4),

@@ -1,11 +1,11 @@
 """Self-attention; the tests of BigGAN compare it with NumPy."""
 
+from models.gan.networks.attention import SelfAttention, with_attention
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.networks.attention import SelfAttention, with_attention
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

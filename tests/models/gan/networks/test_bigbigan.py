@@ -2,15 +2,15 @@
 
 import functools
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks.bigbigan import BigBiGANDiscriminator, BigBiGANEncoder
 from models.gan.networks.biggan import BigGANDiscriminator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator
 from tests.models.gan.networks import plain
 from tests.models.gan.networks.plain import made, moved, normal
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 F = functools.partial(BigGANDiscriminator, width=2)
 

@@ -1,12 +1,12 @@
 """The BigGAN networks: the functions that they compute, and what they refuse."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from tests.models.gan.networks import plain
 from tests.models.gan.networks.plain import made, moved, normal, normalized
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,14 @@
 """The BigGAN-deep networks: the functions that they compute."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks import biggan_deep
 from models.gan.networks.attention import SelfAttention
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
 from tests.models.gan.networks import plain
 from tests.models.gan.networks.plain import normal, normalized, pooled, upsampled
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 LABELS = tf.constant([2, 0, 1])
 

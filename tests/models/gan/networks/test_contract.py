@@ -2,11 +2,6 @@
 
 import functools
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks import biggan, biggan_deep, dcgan, sngan
 from models.gan.networks.acgan import ACGANDiscriminator
 from models.gan.networks.attention import with_attention
@@ -22,6 +17,11 @@ from models.gan.networks.vqgan import VQGANAutoencoder
 from replicator import UsageError
 from tests.models.gan.networks import plain
 from tests.models.gan.networks.plain import made, moved, normal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {

@@ -1,10 +1,10 @@
 """The networks of CycleGAN: the functions that they compute."""
 
-import numpy as np
-import tensorflow as tf
-
 from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
 from tests.models.gan.networks.plain import leaky, moved, normal
+
+import numpy as np
+import tensorflow as tf
 
 
 def normalized(x):

@@ -1,12 +1,12 @@
 """The DCGAN networks: the functions that they compute."""
 
+from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
+from tests.models.gan.networks.plain import batch_norm, leaky, moved, normal
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
-from tests.models.gan.networks.plain import batch_norm, leaky, moved, normal
 
 LABELS = tf.constant([2, 0, 1])
 

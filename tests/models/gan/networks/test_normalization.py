@@ -3,14 +3,14 @@
 The tests of BigGAN and VQGAN compare what their normalizations compute with NumPy.
 """
 
+from models.gan.networks.normalization import ClassBatchNorm, LayerNorm
+from replicator import Replicator, all_mean
+from tests.models.gan.networks.plain import slopes
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.networks.normalization import ClassBatchNorm, LayerNorm
-from replicator import Replicator, all_mean
-from tests.models.gan.networks.plain import slopes
 
 RNG = np.random.default_rng(0)
 IMAGES, WEIGHTS = RNG.normal(1.0, 2.0, [2, 8, 3, 3, 2])

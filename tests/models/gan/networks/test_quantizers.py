@@ -1,12 +1,12 @@
 """Quantizers: their codes, gradients and averages are those of the formulas in NumPy."""
 
-import numpy as np
-import tensorflow as tf
-
 from models.gan.networks.quantizers import FSQ, Codebook
 from replicator.step import context
 from tests.models.gan.networks.plain import normal
 from tests.programs.closeness import close
+
+import numpy as np
+import tensorflow as tf
 
 
 def straight_through(quantizer, vectors, training=False):

@@ -1,12 +1,12 @@
 """The R3GAN networks: the functions that they compute."""
 
+from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
+from tests.models.gan.networks.plain import leaky, made, moved, normal
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
-from tests.models.gan.networks.plain import leaky, made, moved, normal
 
 SMALL = {"widths": (12, 8, 4), "groups": (4, 2, 1)}
 LABELS = tf.constant([2, 0, 1])

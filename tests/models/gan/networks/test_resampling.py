@@ -1,12 +1,12 @@
 """Folded resampling convolutions against the plain compositions that they replace."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.networks import resampling
 from models.gan.networks.resampling import ConvDownsample2D, UpsampleConv2D
 from tests.models.gan.networks.plain import pooled, upsampled
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 SIZES = [(3, 4, 4), (1, 2, 2), (5, 6, 10), (2, 16, 16)]  # batch, height, width
 LAYERS = [UpsampleConv2D, ConvDownsample2D]

@@ -1,14 +1,14 @@
 """The networks of GANs have the sizes that were published."""
 
-import keras
-import numpy as np
-import pytest
-
 from models.gan.networks.biggan import BigGANDiscriminator, BigGANGenerator
 from models.gan.networks.biggan_deep import BigGANDeepDiscriminator, BigGANDeepGenerator
 from models.gan.networks.dcgan import DCGANDiscriminator, DCGANGenerator
 from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from models.gan.networks.sngan import SNGANDiscriminator, SNGANGenerator
+
+import keras
+import numpy as np
+import pytest
 
 IMAGENET = {"num_classes": 1000}
 R3GAN_IMAGENET = {"widths": (1536,) * 4, "groups": (96,) * 4, **IMAGENET}

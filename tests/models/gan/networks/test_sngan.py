@@ -1,13 +1,13 @@
 """The SN-GAN networks: the functions that they compute."""
 
+from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
+from tests.models.gan.networks import plain
+from tests.models.gan.networks.plain import batch_norm, moved, normal, normalized, upsampled
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
-from tests.models.gan.networks import plain
-from tests.models.gan.networks.plain import batch_norm, moved, normal, normalized, upsampled
 
 
 @pytest.mark.parametrize("resolution", [8, 64, pytest.param(128, marks=pytest.mark.slow)])

@@ -1,10 +1,10 @@
 """The autoencoder of VQGAN: the functions that it computes."""
 
-import numpy as np
-import tensorflow as tf
-
 from models.gan.networks.vqgan import VQGANAutoencoder
 from tests.models.gan.networks.plain import moved, normal, pooled, upsampled
+
+import numpy as np
+import tensorflow as tf
 
 
 def conv(layer, x):

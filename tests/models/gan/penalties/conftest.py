@@ -1,11 +1,11 @@
 """A discriminator of every kind of layer that a penalty is differentiated through."""
 
-import keras
-import tensorflow as tf
-
 from models.gan.networks.normalization import LayerNorm
 from models.gan.networks.resampling import ConvDownsample2D
 from replicator import SpectralNorm
+
+import keras
+import tensorflow as tf
 
 
 def make_discriminator() -> keras.Model:

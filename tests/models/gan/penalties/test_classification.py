@@ -1,13 +1,13 @@
 """ACGAN's classification loss, and what scores are with a classifier beside them."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.penalties.classification import classification, cross_entropy
 from models.gan.penalties.gradients import r1
 from models.gan.penalties.scores import Scores
 from replicator import UsageError
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 1])
 REAL_LABELS, FAKE_LABELS = np.array([0, 2, 1, 1]), np.array([2, 2, 0, 1])

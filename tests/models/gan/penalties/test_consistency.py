@@ -1,12 +1,12 @@
 """Consistency of scores under an augmentation whose effect is known."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.penalties.consistency import consistency
 from models.gan.penalties.scores import Scores
 from tests.models.gan.penalties.conftest import make_discriminator
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 1])
 

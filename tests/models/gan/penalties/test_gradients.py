@@ -1,15 +1,15 @@
 """Gradient penalties against closed forms, finite differences and a plain loop over examples."""
 
-import gin
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.penalties.gradients import r1, r2, wgan_gp
 from models.gan.penalties.scores import Scores
 from replicator import SpectralNorm, UsageError, random
 from tests.models.gan.networks.plain import slopes
 from tests.models.gan.penalties.conftest import make_discriminator
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 2])
 MATRIX = np.random.default_rng(1).normal(size=[72, 72])

@@ -1,14 +1,14 @@
 """LeCam's averages: their closed form, micro-batches, replicas and a restart."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.gan.penalties.lecam import lecam
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, replicated
 from replicator.step.variables import variables_of
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 3, 8])
 

@@ -1,14 +1,14 @@
 """The gradient of the authors' code, and which variables have one."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.gan.penalties.orthogonality import orthogonality, products_of_filters
 from models.gan.penalties.scores import Scores
 from replicator import SpectralNorm
 from tests.models.gan.penalties.conftest import Judge
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 def test_the_gradient_is_that_of_the_authors_code(float64):

@@ -1,18 +1,18 @@
 """Weights and schedules, penalties of some steps only, and the same training on any replicas."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.gan.penalties.gradients import r1, wgan_gp
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, random
-from replicator.optimizers.schedules import piecewise
+from replicator.step.optimizers.schedules import piecewise
 from tests.models.gan.penalties.conftest import make_discriminator
 from tests.programs.capabilities import eagerly
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 IMAGES = np.random.default_rng(0).normal(size=[8, 6, 6, 2])
 

@@ -1,16 +1,16 @@
 """One call of the discriminator, its gradients, and what makes them wrong."""
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.gan.penalties.consistency import consistency
 from models.gan.penalties.gradients import r1, wgan_gp
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, UsageError
 from tests.models.gan.penalties.conftest import Judge, make_discriminator
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 REAL, FAKE = np.random.default_rng(0).normal(size=[2, 4, 6, 6, 2])
 

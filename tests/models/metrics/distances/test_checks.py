@@ -2,15 +2,15 @@
 
 import re
 
-import numpy as np
-import pytest
-
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
 from models.metrics.distances.inception_score import inception_score
 from models.metrics.distances.kernel import kernel_distance
 from models.metrics.distances.neighbors import neighbor_scores
 from replicator.errors import UsageError
+
+import numpy as np
+import pytest
 
 RANDOM = np.random.default_rng(0)
 GOOD = RANDOM.normal(size=[20, 4]).astype(np.float32)

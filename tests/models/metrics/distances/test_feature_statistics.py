@@ -3,10 +3,10 @@
 import functools
 import operator
 
-import numpy as np
-
 from models.metrics.distances import feature_statistics
 from models.metrics.distances.feature_statistics import FeatureStatistics
+
+import numpy as np
 
 RANDOM = np.random.default_rng(0)
 FEATURES = (RANDOM.normal(size=[997, 12]) @ RANDOM.normal(size=[12, 12]) + 30).astype(np.float32)

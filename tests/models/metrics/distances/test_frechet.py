@@ -1,11 +1,11 @@
 """Fréchet distances against closed forms; `test_goldens` has those of torch-fidelity."""
 
+from models.metrics.distances.feature_statistics import FeatureStatistics
+from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
+
 import numpy as np
 import pytest
 from absl import logging
-
-from models.metrics.distances.feature_statistics import FeatureStatistics
-from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
 
 RANDOM = np.random.default_rng(0)
 

@@ -1,9 +1,9 @@
 """Inception scores that are known, and the reference's permutation."""
 
+from models.metrics.distances.inception_score import inception_score
+
 import numpy as np
 import pytest
-
-from models.metrics.distances.inception_score import inception_score
 
 RANDOM = np.random.default_rng(0)
 

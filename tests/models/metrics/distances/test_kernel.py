@@ -1,8 +1,8 @@
 """The precision of the kernel distance; `test_goldens` has its numbers."""
 
-import numpy as np
-
 from models.metrics.distances.kernel import kernel_distance
+
+import numpy as np
 
 RANDOM = np.random.default_rng(0)
 

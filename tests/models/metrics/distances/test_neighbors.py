@@ -3,11 +3,11 @@
 `test_goldens` compares them with those of other packages, where many distances are equal, too.
 """
 
-import numpy as np
-import pytest
-
 from models.metrics.distances import neighbors
 from models.metrics.distances.neighbors import IMPROVED, PRDC, Convention, neighbor_scores
+
+import numpy as np
+import pytest
 
 RANDOM = np.random.default_rng(0)
 CLOSED, OPEN = Convention(2, closed=True), Convention(2, closed=False)

@@ -1,12 +1,12 @@
 """The sliced Wasserstein distance: its pyramid, its projections, and what it sees."""
 
+from models.metrics.distances import sliced_wasserstein
+from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
+
 import numpy as np
 import pytest
 import scipy.ndimage
 import scipy.stats
-
-from models.metrics.distances import sliced_wasserstein
-from models.metrics.distances.sliced_wasserstein import sliced_wasserstein_distance
 
 RANDOM = np.random.default_rng(0)
 IMAGES = scipy.ndimage.gaussian_filter(RANDOM.normal(size=[2, 80, 32, 32, 3]), (0, 0, 1, 1, 0))

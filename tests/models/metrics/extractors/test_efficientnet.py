@@ -6,15 +6,15 @@ The goldens were computed by efficientnet-lite-pytorch 0.1.0 with PyTorch 2.13.0
 
 import importlib.util
 
-import keras
-import numpy as np
-import pytest
-
 from benchmarks.feature_parity import digest, random_tensors, seed_images, shapes
 from models.metrics.extractors import efficientnet
 from models.metrics.extractors.efficientnet import EfficientNetLite0
 from replicator.errors import UsageError
 from tests.models.metrics.torch_writer import write_weights
+
+import keras
+import numpy as np
+import pytest
 
 # Four numbers and the norm, for each of `seed_images`.
 FEATURES = [[0.28319454, 4.6605587, 0.07634189, 1.6973255, 86.127589],

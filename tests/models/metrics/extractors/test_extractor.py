@@ -1,11 +1,11 @@
 """The common parts of extractors: their batches, and the bicubic filter."""
 
+from models.metrics.extractors.extractor import bicubic, in_batches
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-
-from models.metrics.extractors.extractor import bicubic, in_batches
 
 
 def noise(*shape: int) -> np.ndarray:

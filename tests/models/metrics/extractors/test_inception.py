@@ -7,16 +7,16 @@ The goldens were computed by torch-fidelity 0.4.0 with PyTorch 2.13.0 on a CPU:
 import functools
 import hashlib
 
-import keras
-import numpy as np
-import pytest
-
 from benchmarks.feature_parity import digest, random_tensors, seed_images, shapes
 from models.metrics.extractors import inception
 from models.metrics.extractors.inception import Inception2015
 from replicator.errors import UsageError
 from tests.models.metrics.torch_writer import write_weights
 from tests.programs.refusals import refusal
+
+import keras
+import numpy as np
+import pytest
 
 # Four numbers and the norm, for each of `seed_images`.
 FEATURES = [[0.49535677, 67.822067, 19.631874, 0.81093729, 971.99022],

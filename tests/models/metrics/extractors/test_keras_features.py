@@ -1,16 +1,16 @@
 """Extractors made of the small classifier and of Keras models."""
 
-import gin
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.metrics.extractors.keras_features import KerasFeatures, SmallClassifier
 from models.vision.builtin.digits import Digits
 from models.vision.classification.small_classifier import load_or_train
 from models.vision.images.image_source import read
 from replicator.errors import UsageError
+
+import gin
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,6 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 from models.metrics.extractors import torch_file
 from replicator import UsageError
 from tests.models.metrics.torch_writer import (
@@ -36,6 +33,9 @@ from tests.models.metrics.torch_writer import (
   text,
 )
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
 
 FILES = {name: Path(__file__).with_name(f"{name}.pth") for name in ("zip", "stream")}
 

@@ -3,13 +3,13 @@
 The tests of the networks compare what is computed with PyTorch's numbers.
 """
 
-import keras
-import numpy as np
-import pytest
-
 from benchmarks.feature_parity import random_tensors, shapes
 from models.metrics.extractors.torch_weights import fill
 from replicator.errors import UsageError
+
+import keras
+import numpy as np
+import pytest
 
 
 def norm_of(name: str) -> str:

@@ -2,15 +2,15 @@
 
 import zipfile
 
-import numpy as np
-import pytest
-from PIL import Image
-
 from models.metrics.images.image_sets import Seen, Source, open_set, pick
 from models.vision.builtin.digits import Digits
 from models.vision.images import write
 from models.vision.images.image_source import InMemoryImages
 from replicator.errors import UsageError
+
+import numpy as np
+import pytest
+from PIL import Image
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [300, 6, 4, 3], np.uint8)
 

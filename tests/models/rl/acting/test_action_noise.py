@@ -1,8 +1,5 @@
 """Noise of all colors: its variance, its spectrum, and that it is a function of the step."""
 
-import numpy as np
-import pytest
-
 from models.rl.acting.action_noise import (
   ActionNoise,
   Exploration,
@@ -10,6 +7,9 @@ from models.rl.acting.action_noise import (
   OrnsteinUhlenbeck,
   PinkNoise,
 )
+
+import numpy as np
+import pytest
 
 STEPS = 128
 

@@ -3,9 +3,6 @@
 import os
 import signal
 
-import numpy as np
-import pytest
-
 from models.rl.acting.action_noise import Exploration, PinkNoise
 from models.rl.acting.actor import Actor
 from models.rl.agents import make_actor
@@ -17,6 +14,9 @@ from replicator import Replicator
 from replicator.errors import RunFailed
 from replicator.step import context
 from replicator.step.replicated import copies_of
+
+import numpy as np
+import pytest
 
 
 class Recorder:

@@ -2,14 +2,14 @@
 
 import threading
 
-import numpy as np
-import pytest
-
 from models.rl.acting.evaluation import EpisodeEvaluator
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from replicator.errors import RunFailed
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
 
 
 class Agent:
@@ -34,7 +34,7 @@ def test_scalars_are_those_of_whole_episodes(scripted):
   assert found.scalars == pytest.approx({
       "return": (4 + 8 + 8) / 3, "return_std": np.std([4, 8, 8]), "return_min": 4,
       "return_max": 8, "episode_length": 4})
-  assert found.picture is None
+  assert not found.images
   assert "Scripted-v0: 3 whole episodes of greedy actions" in found.method
   assert len([x for x in log if isinstance(x, float)]) == 3 * 4
 

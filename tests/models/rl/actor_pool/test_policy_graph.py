@@ -1,12 +1,12 @@
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.rl.actor_pool.policy_graph import ExportedPolicy, imported
 from models.rl.networks.actor_critic import Policy
 from models.rl.networks.observation_normalizer import Normalizer
 from replicator.errors import UsageError
 from replicator.strategies import strategy
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Agent(tf.Module):

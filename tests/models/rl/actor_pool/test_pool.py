@@ -3,15 +3,15 @@
 import itertools
 import threading
 
-import numpy as np
-import pytest
-
 from models.rl.acting.action_noise import Exploration
 from models.rl.actor_pool import pool
 from models.rl.replay.timesteps import CONTINUES, END
 from replicator.errors import RunFailed, UsageError
 from replicator.step import context
 from tests.models.rl.thread_actors import EPISODE, STRIDE, Learner, ThreadActor, until
+
+import numpy as np
+import pytest
 
 
 @pytest.fixture(autouse=True)

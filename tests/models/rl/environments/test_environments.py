@@ -6,11 +6,6 @@ import subprocess
 import sys
 import types
 
-import gin
-import gymnasium
-import numpy as np
-import pytest
-
 from models.rl.environments import rendering
 from models.rl.environments.environments import Environments
 from models.rl.environments.wrapper import frame_of
@@ -18,6 +13,11 @@ from replicator import UsageError
 from replicator.app import config
 from replicator.configuration import operative
 from tests.programs.refusals import refusal
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
 
 SUITE = "dm_control/cartpole-swingup-v0"
 

@@ -1,12 +1,12 @@
 """Networks of actor-critic agents: shapes, published sizes, first actions."""
 
+from models.rl.networks.actor_critic import ActionValues, Critic, Policy, elu
+from replicator import UsageError
+
 import gin
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks.actor_critic import ActionValues, Critic, Policy, elu
-from replicator import UsageError
 
 
 def parameters(network):

@@ -1,11 +1,11 @@
 """Targets and losses of critic heads against definitions in NumPy."""
 
+from models.rl.networks.critic_heads import CategoricalReturns, project
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks.critic_heads import CategoricalReturns, project
 
 RNG = np.random.default_rng(0)
 

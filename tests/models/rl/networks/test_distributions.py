@@ -1,11 +1,11 @@
 """Distributions of actions against their definitions."""
 
+from models.rl.networks import distributions
+from models.rl.networks.distributions import Gaussian
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks import distributions
-from models.rl.networks.distributions import Gaussian
 
 LOGITS = tf.constant([[1.0, -1.0, 0.0, 2.0]])
 NOISE = np.random.default_rng(0).normal(size=[100_000, 4]).astype(np.float32)

@@ -1,11 +1,11 @@
 """Noisy layers: the formulas of Fortunato et al. 2018, in NumPy, and their first weights."""
 
+from models.rl.networks.noisy import NoisyMLP
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks.noisy import NoisyMLP
 
 RNG = np.random.default_rng(0)
 

@@ -1,11 +1,11 @@
 """Running statistics of observations, against statistics of all observations together."""
 
+from models.rl.networks import observation_normalizer
+from models.rl.networks.observation_normalizer import Normalizer
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks import observation_normalizer
-from models.rl.networks.observation_normalizer import Normalizer
 
 RNG = np.random.default_rng(0)
 SEEN = RNG.normal([5.0, -1e3, 0.0], [2.0, 1e-2, 1.0], [500, 3]).astype(np.float32)

@@ -1,10 +1,10 @@
 """Symmetric logarithms, and predictions of numbers by bins, against NumPy in float64."""
 
+from models.rl.networks.two_hot import TwoHot, symexp, symlog
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.networks.two_hot import TwoHot, symexp, symlog
 
 NUMBERS = np.array([-1e9, -30.0, -1.0, -1e-3, 0.0, 1e-9, 0.5, 7.0, 1e4, 1e9])
 

@@ -1,9 +1,9 @@
 """Random shifts: of whole pixels, with the border repeated, as far in each direction."""
 
-import numpy as np
-
 from models.rl.replay.random_shift import RandomShift
 from replicator.step import context
+
+import numpy as np
 
 IMAGES = np.random.default_rng(0).normal(size=[500, 5, 7, 2]).astype(np.float32)
 

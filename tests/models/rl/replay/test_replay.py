@@ -1,14 +1,14 @@
 """Transitions sampled from the replay, against a NumPy reference that keeps whole episodes."""
 
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 def timesteps_of(stream, flag, seed: int = 0, size: int = 2) -> Timesteps:

@@ -3,18 +3,18 @@
 import functools
 import re
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES
 from replicator import Replicator, UsageError
-from replicator.checkpoints import checkpoint
 from replicator.step.replicated import copies_of
+from replicator.training.checkpoints import saver
 from tests.models.rl.replay.test_replay import random_timesteps, timesteps_of
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Learner(tf.Module):
@@ -144,12 +144,12 @@ def test_a_restored_replay_continues_on_other_replicas_as_if_never_interrupted(t
   step, replica = learner(1)
   step.replay.insert(random_timesteps(60, 2, seed=0))
   replica.run(step)
-  checkpoints = checkpoint.Checkpoints(tmp_path, step, replica)
+  checkpoints = saver.Saver(tmp_path, step, replica)
   checkpoints.save(1, {})
   checkpoints.wait()
   other, others = learner(2)
   other.replay.insert(random_timesteps(7, 2, seed=9))
-  checkpoint.Checkpoints(tmp_path, other, others).restore()
+  saver.Saver(tmp_path, other, others).restore()
   for run_by in (others, replica):
     run_by._steps_run = 1
   for each in (step, other):

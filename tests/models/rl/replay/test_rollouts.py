@@ -1,13 +1,13 @@
 """Rollouts: the advantages of steps, and minibatches in which each step occurs once an epoch."""
 
-import numpy as np
-import pytest
-
 from models.rl.replay.rollouts import Rollouts, advantages
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import UsageError
 from replicator.errors import RunFailed
 from replicator.step import context
+
+import numpy as np
+import pytest
 
 RNG = np.random.default_rng(0)
 # A cut episode, a terminated one, and one that goes on, as the actor closes it.

@@ -1,11 +1,11 @@
 """Sequences sampled from the replay, against a NumPy reference that walks along the streams."""
 
-import numpy as np
-
 from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator.step import context
 from tests.models.rl.replay.test_replay import random_timesteps, timesteps_of
+
+import numpy as np
 
 
 def by_hand(rows: Timesteps, stream: int, first: int, length: int) -> list[np.ndarray]:

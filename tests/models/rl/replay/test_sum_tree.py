@@ -1,10 +1,10 @@
 """The sum tree against NumPy: draws in proportion, and sums after changes."""
 
+from models.rl.replay import sum_tree
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.rl.replay import sum_tree
 
 
 def tree_of(numbers: np.ndarray) -> sum_tree.SumTree:

@@ -1,12 +1,12 @@
 """Lambda returns, and their range over all replicas, against NumPy in float64."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.rl.world_model.returns import ReturnRange, lambda_returns
 from replicator import Replicator
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 RNG = np.random.default_rng(0)
 

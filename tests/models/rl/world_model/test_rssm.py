@@ -1,9 +1,9 @@
 """The recurrent state-space model: its draws and their gradients, and what it forgets."""
 
+from models.rl.world_model.rssm import RSSM, divergence
+
 import numpy as np
 import tensorflow as tf
-
-from models.rl.world_model.rssm import RSSM, divergence
 
 RNG = np.random.default_rng(0)
 

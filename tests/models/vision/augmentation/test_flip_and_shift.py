@@ -1,10 +1,10 @@
 """Shifts by whole pixels against NumPy, and what consistency regularization draws."""
 
+from models.vision.augmentation.flip_and_shift import FlipAndShift, shift
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.vision.augmentation.flip_and_shift import FlipAndShift, shift
 
 IMAGES = np.random.default_rng(0).normal(size=[3, 8, 9, 2])
 ROWS, COLUMNS = np.array([2, 0, -3]), np.array([-1, 0, 7])

@@ -1,13 +1,13 @@
 """MixUp and CutMix against NumPy, and the distribution of their shares."""
 
+from models.vision.augmentation import mixup
+from models.vision.augmentation.mixup import CutMix, MixUp
+from replicator.step import context
+
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
-
-from models.vision.augmentation import mixup
-from models.vision.augmentation.mixup import CutMix, MixUp
-from replicator.step import context
 
 N, SIZE, CLASSES = 64, 16, 10
 RNG = np.random.default_rng(0)

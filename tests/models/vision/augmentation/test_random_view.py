@@ -3,11 +3,6 @@
 import io
 import math
 
-import numpy as np
-import pytest
-import tensorflow as tf
-from PIL import Image
-
 from models.vision.augmentation import random_view
 from models.vision.augmentation.random_view import Augmentation, Augmented, TwoViews
 from models.vision.builtin.digits import Digits
@@ -16,8 +11,13 @@ from models.vision.images import decode
 from models.vision.images.decode import Original
 from models.vision.images.image_source import InMemoryImages, hold_out, read
 from replicator import InputContext
-from replicator.inputs.inputs import batches
+from replicator.training.inputs.pipeline import pipeline
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 COLORS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
@@ -54,7 +54,7 @@ def augmented(folder: str, **settings) -> Augmented:
 def stream(source, steps: int, first_step: int = 0, workers: int = 1, replicas: int = 1,
            seed: int = 3) -> np.ndarray:
   """The images of some global batches, [steps, 8, h, w, c]."""
-  parts = [batches(source, InputContext(8, worker, workers, replicas, seed), first_step)
+  parts = [pipeline(source, InputContext(8, worker, workers, replicas, seed), first_step)
            for worker in range(workers)]
   return np.stack([np.concatenate([batch["image"] for batch in row]) for row in zip(*(
       part.take(steps).as_numpy_iterator() for part in parts), strict=True)])
@@ -261,7 +261,7 @@ BOTH = TwoViews(lambda: ONE)
 
 
 def test_the_second_view_is_another_one_of_the_same_image():
-  batch, one = (next(batches(source, InputContext(8, seed=3)).as_numpy_iterator())
+  batch, one = (next(pipeline(source, InputContext(8, seed=3)).as_numpy_iterator())
                 for source in (BOTH, ONE))
   np.testing.assert_array_equal(batch["image"], one["image"])
   np.testing.assert_array_equal(batch["label"], one["label"])

@@ -1,11 +1,11 @@
 """Digits are those of scikit-learn; every channel of stacked ones is a digit of the label."""
 
+from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
+from models.vision.images.image_source import read
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-
-from models.vision.builtin.digits import Digits, MNISTDigits, StackedDigits
-from models.vision.images.image_source import read
 
 
 def test_digits_are_those_of_scikit_learn():

@@ -1,11 +1,11 @@
 """Colored shapes: determinism and classes."""
 
+from models.vision.builtin.shapes import Shapes
+from models.vision.images.image_source import read
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.vision.builtin.shapes import Shapes
-from models.vision.images.image_source import read
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
 """LARS against NumPy in float64, alone and on two replicas."""
 
+from models.vision.classification.lars import LARS
+from replicator import Replicator, schedules, wrap_optimizer
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-from models.vision.classification.lars import LARS
-from replicator import Replicator, schedules, wrap_optimizer
 
 RNG = np.random.default_rng(0)
 KERNEL, BIAS = RNG.normal(size=[3, 2]), RNG.normal(size=[2])

@@ -1,8 +1,8 @@
 """The linear probe reads what is linear in features."""
 
-import numpy as np
-
 from models.vision.classification.linear_probe import linear_probe
+
+import numpy as np
 
 RNG = np.random.default_rng(0)
 

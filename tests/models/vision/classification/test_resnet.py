@@ -6,14 +6,14 @@
 import json
 import pathlib
 
+from benchmarks import resnet_parity
+from benchmarks.feature_parity import digest, random_tensors
+from models.vision.classification.resnet import Block, ConvNorm, ResNet
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from benchmarks import resnet_parity
-from benchmarks.feature_parity import digest, random_tensors
-from models.vision.classification.resnet import Block, ConvNorm, ResNet
 
 GOLDENS = json.loads(pathlib.Path(__file__).with_name("resnet_goldens.json").read_text())
 

@@ -3,17 +3,17 @@
 import random
 import shutil
 
-import keras
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.vision.builtin.digits import Digits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification import small_classifier as classifier_module
 from models.vision.classification.small_classifier import NUM_FEATURES, load, load_or_train, train
 from models.vision.images.image_source import InMemoryImages, read
 from replicator.errors import UsageError
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 @pytest.fixture

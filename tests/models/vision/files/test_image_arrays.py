@@ -2,14 +2,14 @@
 
 import os
 
-import numpy as np
-import pytest
-
 from models.vision.files.image_arrays import ImageArrays
 from models.vision.images.image_source import read
 from models.vision.sources import EncodedExamples
 from replicator.errors import UsageError
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
 
 NOISE = np.random.default_rng(0)
 IMAGES = NOISE.integers(0, 256, [6, 8, 10, 3], np.uint8)

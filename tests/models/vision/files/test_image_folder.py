@@ -4,11 +4,6 @@ import functools
 import pathlib
 import zipfile
 
-import numpy as np
-import pytest
-import tensorflow as tf
-from PIL import Image
-
 from models.vision.files.image_folder import ImageFolder
 from models.vision.files.image_zip import ImageZip
 from models.vision.images import write
@@ -16,6 +11,11 @@ from models.vision.images.decode import center_square
 from models.vision.images.image_source import hold_out, read
 from tests.models.vision.images.test_decode import encoded
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
 
 
 def paint(file, color, size=(12, 12), mode="RGB", **options):

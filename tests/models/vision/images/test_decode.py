@@ -2,11 +2,11 @@
 
 import io
 
+from models.vision.images.decode import Original, as_array, decode, opened
+
 import numpy as np
 import pytest
 from PIL import Image
-
-from models.vision.images.decode import Original, as_array, decode, opened
 
 LEVELS = np.random.default_rng(0).integers(0, 2 ** 16, [8, 8], np.uint16)
 

@@ -1,10 +1,10 @@
 """Grids of images, pixel by pixel."""
 
+from models.vision.images.grid import image_grid, paired_grid, side_by_side
+
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from models.vision.images.grid import image_grid, paired_grid, side_by_side
 
 GAP = image_grid(np.zeros([1, 1, 1, 1], np.uint8), 1, scale=1)[0, 0]
 

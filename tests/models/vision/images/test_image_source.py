@@ -2,10 +2,6 @@
 
 import sys
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.vision.images.image_source import (
   InMemoryImages,
   hold_out,
@@ -14,6 +10,10 @@ from models.vision.images.image_source import (
   to_unit_range,
 )
 from models.vision.sources import EncodedExamples
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 LEVELS = np.arange(256, dtype=np.uint8)
 

@@ -2,10 +2,10 @@
 
 import json
 
-import pytest
-
 from models.vision.images.labels import from_csv, from_folders, from_json
 from tests.programs.refusals import refusal
+
+import pytest
 
 NAMES = ["00000/a.png", "00000/b.png", "00001/c.png"]
 

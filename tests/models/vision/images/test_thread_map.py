@@ -5,15 +5,15 @@ import gc
 import sys
 import threading
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import replicator
 from models.vision.images.image_source import drawn_by_numpy, read
 from models.vision.images.thread_map import in_threads
 from replicator.app import config
 from replicator.errors import RunFailed
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 NUMBERS = np.arange(40)
 

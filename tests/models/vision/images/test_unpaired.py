@@ -1,12 +1,12 @@
 """Sources whose examples share a batch without being pairs."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 from models.vision.augmentation.random_view import Augmentation, Augmented, TwoViews
 from models.vision.images.image_source import InMemoryImages, SourceOf
 from models.vision.images.unpaired import Unpaired
+
+import numpy as np
+import pytest
+import tensorflow as tf
 
 
 class Noisy(SourceOf):

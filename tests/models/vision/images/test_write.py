@@ -3,11 +3,11 @@
 import json
 import zipfile
 
+from models.vision.images import write
+
 import numpy as np
 import pytest
 from PIL import Image
-
-from models.vision.images import write
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [5, 4, 6, 3], np.uint8)
 LABELS = np.array([3, 7, 3, 7, 3])

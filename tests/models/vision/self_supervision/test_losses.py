@@ -1,10 +1,10 @@
 """Self-supervised losses: their formulas and gradients, on one replica and on several."""
 
-import numpy as np
-import pytest
-
 from benchmarks import self_supervision_gradients as closed_forms
 from models.vision.self_supervision import losses
+
+import numpy as np
+import pytest
 
 VIEWS, TARGETS = closed_forms.projections()
 LOSSES = pytest.mark.parametrize("make", closed_forms.FORMULAS, ids=lambda make: make.__name__)

@@ -6,11 +6,6 @@ import shutil
 import threading
 import time
 
-import numpy as np
-import pytest
-import tensorflow as tf
-from PIL import Image
-
 from models.vision import convert
 from models.vision.files.image_folder import list_folder
 from models.vision.images.image_source import read
@@ -20,6 +15,11 @@ from models.vision.shards import imagenet, index
 from models.vision.shards.sharded_images import TFRecords
 from replicator.errors import UsageError
 from tests.programs.refusals import refusal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
 
 COLORS = np.arange(10, 70, 10, np.uint8)
 line_of = lambda path, **settings: refusal(TFRecords, str(path), **settings)

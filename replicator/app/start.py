@@ -1,0 +1,82 @@
+"""The first lines of an experiment, until its training takes over.
+
+    experiment  sngan, configs/sngan_digits.gin
+    workdir     runs/sngan-20260203-101112
+    loading TensorFlow: 4s
+"""
+
+import argparse
+import datetime
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from replicator.console import gin_files
+from replicator.console.command import INTERRUPTED_STATUS
+from replicator.console.formatting import labeled
+from replicator.console.status import Status
+from replicator.strategies.cluster import tf_config
+
+_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags of commands that train nothing.
+
+_status: Status | None = None
+_workdir: str | None = None  # The one that was announced, if the command line names none.
+
+
+def begin(name: str, argv: Sequence[str]) -> None:
+  """Announces the experiment `name` and its workdir, if the command line `argv` trains one.
+
+  Only the chief of a cluster says anything. Until `loaded` is called, Ctrl-C ends the process at
+  once: an exception would cut through the imports. The second call does nothing.
+  """
+  global _status, _workdir
+  if _status or not tf_config.is_chief(os.environ) or any(
+      word.partition("=")[0] in _OTHER_OUTPUT for word in argv):
+    return
+  if threading.current_thread() is threading.main_thread():
+    stderr = os.dup(2)  # The import of TensorFlow replaces it.
+    signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
+  _status = Status().__enter__()
+  # The flags that are announced; who reads the command line later reports its mistakes.
+  parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+  parser.add_argument("--gin_file", action="append", nargs="?", default=[])
+  parser.add_argument("--workdir", nargs="?")
+  flags, _ = parser.parse_known_args(argv)
+  files = [gin_files.found(name) for name in flags.gin_file if name]
+  _status.note(labeled("experiment", ", ".join([name, *files])))
+  if not flags.workdir and not tf_config.are_several(os.environ):
+    _workdir = new_workdir(name)
+  if where := flags.workdir or _workdir:
+    _status.note(labeled("workdir", where))
+  if "tensorflow" not in sys.modules:
+    _status.doing("loading TensorFlow")
+
+
+def loaded() -> None:
+  """Says that all modules are imported, and that the program is at work."""
+  if _status:
+    _status.doing("preparing data and networks")
+    if threading.current_thread() is threading.main_thread():
+      signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end() -> None:
+  """Says nothing more, and forgets the announced workdir."""
+  global _status, _workdir
+  if _status:
+    _status.__exit__()
+  _status = _workdir = None
+
+
+def new_workdir(experiment: str) -> str:
+  """The workdir that was announced, or a new name."""
+  now = datetime.datetime.now(datetime.timezone.utc)
+  return _workdir or f"runs/{experiment}-{now:%Y%m%d-%H%M%S}"
+
+
+def _end_at_once(stderr: int) -> None:
+  end()
+  os.write(stderr, b"error: interrupted\n")
+  os._exit(INTERRUPTED_STATUS)

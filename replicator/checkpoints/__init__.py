@@ -1,5 +1,0 @@
-"""Checkpoints: the variables of a step, saved to the disk and restored."""
-
-from replicator.console import quiet
-
-quiet.import_tensorflow()

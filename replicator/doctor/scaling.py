@@ -1,0 +1,35 @@
+"""What `--scaling` measures of an experiment."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from replicator.app import config
+from replicator.doctor.experiment import bound, configure
+from replicator.errors import UsageError
+from replicator.strategies import strategy
+from replicator.tools.scaling.cost import StepCost, record
+
+
+def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], calls: int
+            ) -> StepCost:
+  """Times `calls` calls of an experiment's step on one replica, on a GPU if there is one.
+
+  The transfers are those of one of two replicas with as many examples each. Raises a UsageError if
+  there are none, and as `run_until_prepared` does.
+  """
+  config.parse(files, params)
+  devices, steps = bound("Replicator.devices_per_replica", 1), bound("train.steps_per_call", 1)
+  strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
+  # Unbound, it is on a GPU, if there is one.
+  is_split = bound("Replicator.logical_cpus", None)
+  configure(files, params, steps, "Replicator.strategy = 'one_device'",
+            *([f"Replicator.logical_cpus = {devices}"] if is_split else []))
+  alone = record(main, calls)
+  configure(files, params, steps, "Replicator.strategy = 'mirrored'",
+            f"Replicator.logical_cpus = {2 * devices}", "Replicator.jit_compile = False",
+            f"train.global_batch_size = {2 * alone.batch_size}")
+  transfers = record(main, calls=0).transfers
+  if not transfers:
+    raise UsageError("the step makes no collective: each replica would train by itself; make its "
+                     "optimizers with replicator.wrap_optimizer")
+  return dataclasses.replace(alone, transfers=transfers)

@@ -1,1 +1,0 @@
-"""`python -m replicator.doctor --scaling`: what a step would cost on many replicas."""

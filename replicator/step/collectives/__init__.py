@@ -1,0 +1,1 @@
+"""Operations across replicas: what a step calls, and how its tensors travel."""

@@ -1,0 +1,107 @@
+"""The three moves of one tensor between the replicas of a step, each with its gradient.
+
+    all_reduce   y_r = sum_s x_s     [...] -> [...]                       dx = all_reduce(dy)
+    all_gather   y_r[s] = x_s        [...] -> [replicas, ...]             dx = sum of all_to_all(dy)
+    all_to_all   y_r[s] = x_s[r]     [replicas, ...] -> [replicas, ...]   dx = all_to_all(dy)
+
+Every other collective is made of these. Replicas that share memory read each other's tensors. All
+others meet in TensorFlow's collective operations, which are rings between CPUs, and NCCL's between
+GPUs.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replicator.internals import tensorflow_internals
+from replicator.step import context
+from replicator.step.hooks import Transfer
+
+import tensorflow as tf
+
+
+def all_reduce(x: tf.Tensor) -> tf.Tensor:
+  """The sum over all replicas: `[...] -> [...]`."""
+  return _moved("all_reduce", x, all_reduce)
+
+
+def all_gather(x: tf.Tensor) -> tf.Tensor:
+  """The tensors of all replicas: `[...] -> [replicas, ...]`."""
+  return _moved("all_gather", x, lambda dy: tf.reduce_sum(all_to_all(dy), axis=0))
+
+
+def all_to_all(x: tf.Tensor) -> tf.Tensor:
+  """Part r of the tensors of all replicas: `[replicas, ...] -> [replicas, ...]`."""
+  return _moved("all_to_all", x, all_to_all)
+
+
+def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+  """The result of a move of `x` on this replica; `gradient` is the move's own."""
+  size = x.shape.num_elements()
+  transfer = Transfer(move, None if size is None else size * x.dtype.size)
+  for hook in context.current().hooks:
+    hook.transferred(transfer)
+  if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    return _on_tpu(move, x)
+  result = tf.distribute.get_replica_context().merge_call(functools.partial(_merged, move), (x,))
+  result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
+  if not x.dtype.is_floating:
+    return result
+  # The gradient of `tf.gather` is no tensor yet.
+  return tensorflow_internals.with_gradient(
+      [result], [x], lambda dy: [gradient(tf.convert_to_tensor(dy))])[0]
+
+
+# ---- By strategy, for the tensors of all replicas of this process -------------------------------
+
+
+def _merged(move: str, strategy: tf.distribute.Strategy, x: Any) -> Any:
+  devices = strategy.extended.worker_devices
+  tensors = strategy.experimental_local_results(x)
+  if len(tensors) < len(devices):  # A tensor that is the same on every replica comes once.
+    tensors = tensors * len(devices)
+  launchers = tensorflow_internals.collective_launchers(strategy)
+  if not launchers:
+    # On the devices of the tensors, which may be on another logical device than the first.
+    devices = [x.device or device for device, x in zip(devices, tensors, strict=True)]
+    return tensorflow_internals.per_replica(_in_memory(move, devices, tensors))
+  if move != "all_reduce":
+    return tensorflow_internals.per_replica(
+        tensorflow_internals.launched(launchers, move, tensors))
+  # Its destinations are devices, and the arguments of a step have none.
+  placed = tensorflow_internals.per_replica(
+      [_on(device, tf.identity, x) for device, x in zip(devices, tensors, strict=True)])
+  return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(placed, placed)])[0]
+
+
+def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]
+               ) -> list[tf.Tensor]:
+  """A move between devices that share memory, or copy from each other."""
+  if move == "all_to_all":
+    parts = [tf.unstack(x) for x in tensors]
+    return [_on(device, tf.stack, of_replica)
+            for device, *of_replica in zip(devices, *parts, strict=True)]
+  # Made once and read by all, so that the work grows with the number of replicas, not its square.
+  result = _on(devices[0], tf.add_n if move == "all_reduce" else tf.stack, tensors)
+  return [result] * len(devices)
+
+
+def _on(device: str, function: Callable, x: Any) -> tf.Tensor:
+  with tf.device(device):
+    return function(x)
+
+
+def _on_tpu(move: str, x: tf.Tensor) -> tf.Tensor:
+  """A move as a sum over replicas, which TensorFlow differentiates and compiles for TPUs."""
+  replica, count = tf.distribute.get_replica_context(), context.num_replicas()
+  if move == "all_reduce":
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, x)
+  slots = in_slot(x, context.replica_id(), count)
+  gathered = replica.all_reduce(tf.distribute.ReduceOp.SUM, slots)
+  return gathered if move == "all_gather" else tf.gather(gathered, context.replica_id(), axis=1)
+
+
+def in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
+  """A tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
+  own = tf.reshape(tf.equal(tf.range(slots), number), [slots] + [1] * x.shape.rank)
+  return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])

@@ -1,0 +1,149 @@
+"""Checks of a call of a collective: its tensors and its groups.
+
+That all replicas make the same calls is checked when the step ends; see
+`replicator.strategies.agreement`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replicator.errors import UsageError
+from replicator.step import context
+from replicator.step.nest import Nest, map_tensors
+
+import tensorflow as tf
+import tree
+
+Groups = Sequence[Sequence[int]] | None
+
+# The dtype in which tensors of each dtype travel. Small floats are added up in float32.
+WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.int64: tf.int64,
+        tf.bfloat16: tf.float32, tf.float16: tf.float32, tf.bool: tf.int32, tf.int8: tf.int32,
+        tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
+
+
+class Group:
+  """The group of this replica, and the replica's place in it.
+
+  There are `count` groups of `size` replicas, the `members` of each. This is replica `position`
+  (int or int32 []) of group `number` (int or int32 []). Raises a UsageError if the groups differ in
+  size, or do not hold each replica once.
+  """
+
+  def __init__(self, groups: Groups):
+    replicas = context.num_replicas()
+    self.is_whole = groups is None
+    if groups is None:
+      self.count, self.size, self.members = 1, replicas, [list(range(replicas))]
+      self.number = 0
+      return
+    self.members = [list(group) for group in groups]
+    self.count, self.size = len(self.members), len(self.members[0]) if self.members else 0
+    if (any(len(group) != self.size for group in self.members)
+        or sorted(r for group in self.members for r in group) != list(range(replicas))):
+      raise UsageError(f"groups = {self.members}: must be disjoint, of equal size, and together "
+                       f"hold all {replicas} replicas, which are numbered from 0")
+    places = {replica: (number, position) for number, group in enumerate(self.members)
+              for position, replica in enumerate(group)}
+    place = tf.gather(tf.constant([places[r] for r in range(replicas)]), context.replica_id())
+    self.number, self._position = tf.unstack(place)
+
+  @property
+  def position(self) -> int | tf.Tensor:
+    """The place of this replica in its group."""
+    return context.replica_id() if self.is_whole else self._position  # The id is an operation.
+
+  def own(self, x: tf.Tensor) -> tf.Tensor:
+    """The rows of the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
+    return x if self.is_whole else tf.gather(x, tf.gather(self.members, self.number))
+
+  def placed(self, x: tf.Tensor) -> tf.Tensor:
+    """A part for each replica, zeros for those of others: `[size, ...] -> [replicas, ...]`."""
+    if self.is_whole:
+      return x
+    replicas = tf.gather(self.members, self.number)
+    return tf.tensor_scatter_nd_update(
+        tf.zeros([self.count * self.size, *x.shape[1:]], x.dtype), replicas[:, tf.newaxis], x)
+
+
+# ---- Checks of a call ---------------------------------------------------------------------------
+
+
+def checked_call(call: str, values: Nest, groups: Groups,
+                 check: Callable[[str, tf.Tensor], None] | None = None,
+                 free_axis: int | None = None) -> tuple[Nest, Group]:
+  """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
+
+  `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
+  The replicas may differ in the lengths of `free_axis`.
+
+  Raises:
+    UsageError: a tensor or the groups do not fit, or the call is made in a graph inside the step.
+  """
+  values = map_tensors(tf.convert_to_tensor, values)
+  for x in tree.flatten(values):
+    if x is not None:
+      if x.dtype not in WIRE:
+        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
+                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
+      if x.shape.rank is None:
+        raise UsageError(f"{call}: a tensor has an unknown number of axes; say how many it has, "
+                         "with tf.ensure_shape(x, [None, ...])")
+      if check:
+        check(call, x)
+  group = Group(groups)
+  if context.num_replicas() > 1:
+    said, now = _in_words(call, values, groups, free_axis), context.current()
+    if now.is_step and context.in_inner_graph():
+      raise UsageError(
+          f"{said}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
+          "replicas cannot meet; call it in the step itself, and loop over a Python range")
+    now.collectives.append(said)  # To compare it with those of other replicas.
+  return values, group
+
+
+def lengths_may_differ(values: Nest, axis: int) -> bool:
+  """Whether the lengths of `axis` in the newest call must be exchanged when the step runs."""
+  if context.num_replicas() == 1:
+    return False
+  lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
+  # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
+  are_known = None not in lengths and (all_are_here() or not tf.executing_eagerly())
+  if not are_equal_here(lengths) or not are_known:
+    return True
+  context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
+  return False
+
+
+def all_are_here() -> bool:
+  """Whether all replicas are in this process."""
+  strategy = tf.distribute.get_strategy()
+  return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+
+
+def are_equal_here(lengths: list[int | None]) -> bool:
+  """Whether the replicas of this process have the same lengths; all must ask."""
+  def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
+    return all(each() == lengths for each in strategy.experimental_local_results(said))
+
+  # In a function, because tf.distribute would take lists apart.
+  return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: lengths,))
+
+
+def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None) -> str:
+  """The call, its groups, and its nest with dtypes and shapes: `{'a': float32 (2, 3)}`."""
+  class _Words(str):
+    __repr__ = str.__str__
+
+  def words(x: tf.Tensor) -> str:
+    shape = x.shape if free_axis is None else freed(x.shape, free_axis)
+    return _Words(f"{x.dtype.name} {shape}")
+  return (f"{call} of {map_tensors(words, values)!r}"
+          f"{'' if groups is None else f', groups {groups}'}")
+
+
+def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
+  """The shape, with an unknown length of `axis`."""
+  sizes = shape.as_list()
+  sizes[axis] = None
+  return tf.TensorShape(sizes)

@@ -1,0 +1,179 @@
+"""A pool of past examples that all replicas share: a history to draw from, or a queue."""
+
+from collections.abc import Sequence
+
+from replicator.errors import UsageError
+from replicator.step import context, random, replicated
+from replicator.step.collectives import collectives
+
+import keras
+import tensorflow as tf
+
+
+class ExamplePool(tf.Module):
+  """Examples of earlier steps, the same on every replica: a history, or a queue.
+
+  CycleGAN shows its discriminators a history of generated images (Shrivastava et al. 2017), and
+  MoCo compares with a queue of encoded ones (He et al. 2020). Make it in the constructor of a step:
+
+      self.pool = replicator.ExamplePool(50, [64, 64, 3])
+      shown = self.pool.exchange(fakes)      # about half of them are past images
+
+      self.queue = replicator.ExamplePool(65536, [128])
+      past, is_filled = self.queue.past()
+      self.queue.append(keys)                # the newest take the places of the oldest
+
+  The examples of the global batch enter in its order. What a step gets from the pool is what was
+  there before the step. So the pool holds and gives the same on any number of replicas and in any
+  micro-batches, and a resumed run continues it exactly. No gradient passes through it.
+
+  Every replica has a copy. A call costs a collective that carries the new examples, and writes the
+  whole pool. The workers of 'parameter_server' share one, and steps that overlap may overwrite what
+  the others put in.
+
+  Args:
+    size: how many examples it holds.
+    shape: the shape of one example.
+    dtype: of the examples that it holds; None is float64 in a float64 run and float32 otherwise.
+    stream: the stream of `replicator.random` from which `exchange` draws.
+
+  Attributes:
+    examples: [size, *shape], zeros where it is not filled yet.
+    entered: int64 [size], the number of the example in each place in the order of all that were
+      passed in; -1 where there is none.
+    count: int64 [], how many examples were passed in.
+
+  Raises:
+    UsageError: the size is not positive; or examples that are passed in do not fit, or come in a
+      branch or loop of the step.
+  """
+
+  def __init__(self, size: int, shape: Sequence[int], dtype: str | tf.DType | None = None,
+               stream: str = "pool"):
+    super().__init__()
+    if not isinstance(size, int) or size < 1:
+      raise UsageError(f"ExamplePool: size = {size!r}: write how many examples it holds, at least "
+                       "1")
+    self.size, self.shape, self.stream = size, tuple(shape), stream
+    dtype = tf.as_dtype(dtype or keras.config.floatx())
+    self.examples = replicated.variable(
+        lambda: tf.zeros([size, *self.shape], dtype), name="examples")
+    self.entered = replicated.variable(lambda: tf.fill([size], tf.constant(-1, tf.int64)),
+                                       name="entered")
+    self.count = replicated.variable(0, tf.int64, name="count")
+
+  def past(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """The examples before this step `[size, *shape]`, and which places are filled, bool [size]."""
+    before = self._before("past")
+    return before.examples, tf.range(self.size, dtype=tf.int64) < before.count
+
+  def append(self, examples: tf.Tensor) -> None:
+    """Puts this replica's examples `[n, *shape]` into the places of the oldest ones."""
+    before = self._before("append")
+    joined, numbers = self._numbered("append", before, examples)
+    self._put(before, joined, numbers, numbers % self.size)
+
+  def exchange(self, examples: tf.Tensor, probability: float = 0.5) -> tf.Tensor:
+    """Exchanges some of this replica's examples `[n, *shape]` for past ones.
+
+    The first `size` examples fill the pool. Each later one takes the place of a random past
+    example with this probability, which comes back instead; otherwise it comes back itself, and
+    does not enter. If two examples of a batch draw the same place, the last one stays there.
+
+    Returns:
+      `[n, *shape]` in the dtype of `examples`; n must be known.
+    """
+    before = self._before("exchange")
+    joined, numbers = self._numbered("exchange", before, examples)
+    n = examples.shape[0]
+    drawn = random.uniform(self.stream, [n], 0, self.size, "int64")
+    is_exchanged = random.bernoulli(self.stream, [n], probability)
+    drawn = collectives.all_concat(tf.where(is_exchanged, drawn, -1))
+    places = tf.where(numbers < self.size, numbers, drawn)
+    self._put(before, joined, numbers, places)
+    own = tf.slice(places, [context.replica_id() * n], [n])
+    past = tf.cast(tf.gather(before.examples, tf.maximum(own, 0)), examples.dtype)
+    is_past = (own >= 0) & (own < before.count)
+    return tf.stop_gradient(tf.where(_as_rows(is_past, past), past, examples))
+
+  def _before(self, call: str) -> "_Before":
+    """The pool before the step; outside of a step, as it is."""
+    now = context.current()
+    if not now.is_step:
+      return _Before(self)
+    if self not in now.kept:
+      if context.in_inner_graph():
+        raise UsageError(f"ExamplePool.{call}: called inside a tf.while_loop, tf.cond or "
+                         "tf.function of the step; call it in the step itself, and loop over a "
+                         "Python range")
+      now.kept[self] = _Before(self)
+    return now.kept[self]
+
+  def _numbered(self, call: str, before: "_Before", examples: tf.Tensor
+                ) -> tuple[tf.Tensor, tf.Tensor]:
+    """The examples of all replicas `[m, *shape]`, and their numbers in the order of entry."""
+    self._check(call, examples)
+    context.check_not_recomputed(f"ExamplePool.{call} would take its examples")
+    joined = collectives.all_concat(tf.stop_gradient(tf.cast(examples, self.examples.dtype)))
+    part = context.current().microbatch
+    parts, index = (part.count, part.index) if part else (1, 0)
+    total = joined.shape[0] or tf.shape(joined)[0]
+    first = context.once(lambda: before.first_of(total * parts))
+    # Micro-batch j has the examples j, j + parts, j + 2 parts, ... of the batch.
+    rows = first + tf.range(total) * parts + index
+    return joined, before.count + tf.cast(rows, tf.int64)
+
+  def _put(self, before: "_Before", joined: tf.Tensor, numbers: tf.Tensor, places: tf.Tensor
+           ) -> None:
+    """Writes the examples whose places are not -1, unless a later one is in its place."""
+    count = before.count + tf.cast(before.passed, tf.int64)
+    replicated.update([self.examples, self.entered, self.count], _write, joined, numbers, places,
+                      count)
+
+  def _check(self, call: str, examples: tf.Tensor) -> None:
+    dtype, shape = self.examples.dtype, list(self.shape)
+    if examples.shape.rank is None or examples.shape[1:] != shape:
+      raise UsageError(f"ExamplePool.{call}: examples of shape {examples.shape} do not fit a pool "
+                       f"of {shape}; pass [n, {', '.join(map(str, shape))}]")
+    if examples.dtype != dtype and not (examples.dtype.is_floating and dtype.is_floating):
+      raise UsageError(f"ExamplePool.{call}: examples of {examples.dtype.name} do not fit a pool "
+                       f"of {dtype.name}; cast them, or write ExamplePool(..., dtype="
+                       f"'{examples.dtype.name}')")
+    if examples.shape[0] is None and context.current().microbatch:
+      raise UsageError(f"ExamplePool.{call}: the number of examples of a micro-batch must be "
+                       "known before the step runs")
+
+
+class _Before:
+  """A pool as it was before the step, and how many examples the step has passed in."""
+
+  def __init__(self, pool: ExamplePool):
+    self.examples, self.count = tf.identity(pool.examples), tf.identity(pool.count)
+    self.passed: int | tf.Tensor = 0  # How many examples the step has passed in so far.
+
+  def first_of(self, number: int | tf.Tensor) -> int | tf.Tensor:
+    """Counts so many more examples; returns how many came before them."""
+    first, self.passed = self.passed, self.passed + number
+    return first
+
+
+def _write(copies: list[tf.Variable], joined: tf.Tensor, numbers: tf.Tensor, places: tf.Tensor,
+           count: tf.Tensor) -> None:
+  """Writes into one replica's copies; see `ExamplePool._put`."""
+  examples, entered, total = copies
+  # Row 0 is of no example. What goes nowhere goes there.
+  rows = tf.pad(joined, [[1, 0]] + [[0, 0]] * (joined.shape.rank - 1))
+  order = tf.range(1, tf.size(places, tf.int64) + 1) * tf.cast(places >= 0, tf.int64)
+  last = tf.tensor_scatter_nd_max(
+      tf.zeros_like(entered), tf.maximum(places, 0)[:, tf.newaxis], order)
+  number = tf.gather(tf.pad(numbers, [[1, 0]], constant_values=-1), last)
+  # A later example may be in an earlier micro-batch.
+  is_new = number > entered
+  examples.assign(tf.where(_as_rows(is_new, examples), tf.gather(rows, last), examples))
+  entered.assign(tf.where(is_new, number, entered))
+  total.assign(count)
+
+
+def _as_rows(flags: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """Flags [n] in a shape that broadcasts to `[n, ...]`."""
+  return tf.reshape(flags, [-1] + [1] * (like.shape.rank - 1))

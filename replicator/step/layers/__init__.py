@@ -1,0 +1,1 @@
+"""Keras layers that compute the same on one replica and on many replicas."""

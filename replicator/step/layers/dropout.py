@@ -1,0 +1,72 @@
+"""Dropout whose mask belongs to the example, so that many replicas drop what one would."""
+
+from collections.abc import Sequence
+
+from replicator.errors import UsageError
+from replicator.step import random
+
+import keras
+import tensorflow as tf
+
+
+class Dropout(keras.layers.Layer):
+  """Sets random elements to zero in training, and scales up the others (Srivastava et al. 2014).
+
+  `[n, ...] -> [n, ...]`, floating: each element is kept with probability `1 - rate` and divided by
+  `1 - rate`, so that its expected value stays. Inference returns the inputs.
+
+  `keras.layers.Dropout` has the same mask on every replica. Here the mask of example k of a step is
+  the same on any number of replicas, in any micro-batches and any precision, and a resumed run
+  continues the masks exactly.
+
+  Axis 0 holds the replica's examples. Call a network once per batch, not on two batches joined
+  along axis 0: their rows would be in another order on two replicas.
+
+  All calls in a step draw from one stream, one after the other, and each draws another mask. The
+  stream is not named after the layer, because Keras numbers layers as they are made: a network
+  that is built second in a process would have other masks.
+
+  Args:
+    rate: the probability of zero, in [0, 1).
+    noise_shape: the shape of the mask: None for an axis of the inputs' size, 1 for an axis that
+      shares the mask. `[None, 1, 1, None]` drops whole channels. Axis 0 must be None.
+    stream: the stream of `replicator.random`. In a stream of its own, a layer's masks do not
+      depend on which other layers the step calls.
+
+  Raises:
+    UsageError: the rate or the noise shape is impossible, or the layer is called in a branch or
+      loop of the step (see `replicator.random`).
+  """
+
+  def __init__(self, rate: float, noise_shape: Sequence[int | None] | None = None,
+               stream: str = "dropout", **kwargs):
+    super().__init__(**kwargs)
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+      raise UsageError(f"Dropout.rate = {rate!r}: must be a number in [0, 1), the probability of "
+                       "zero")
+    if noise_shape is not None and (not noise_shape or noise_shape[0] is not None):
+      raise UsageError(f"Dropout.noise_shape = {noise_shape}: each example has a mask of its own; "
+                       "write None for axis 0, as in [None, 1, None]")
+    self.rate = rate
+    self.noise_shape = noise_shape
+    self.stream = stream
+    self.supports_masking = True
+
+  def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    if not training or self.rate == 0:
+      return inputs
+    kept = random.bernoulli(self.stream, self._mask_shape(inputs.shape), 1 - self.rate)
+    return tf.where(kept, inputs / (1 - self.rate), tf.zeros([], inputs.dtype))
+
+  def _mask_shape(self, shape: tf.TensorShape) -> list[int]:
+    if self.noise_shape is None:
+      return list(shape)
+    if len(self.noise_shape) != shape.rank or any(
+        noise not in (None, 1, size) for noise, size in zip(self.noise_shape, shape, strict=True)):
+      raise UsageError(f"Dropout.noise_shape = {self.noise_shape}: does not fit inputs {shape}; "
+                       f"write {shape.rank} sizes, each None, 1 or that of the inputs")
+    return [size if noise is None else noise
+            for noise, size in zip(self.noise_shape, shape, strict=True)]
+
+  def compute_output_shape(self, input_shape):
+    return input_shape

@@ -1,0 +1,3 @@
+"""Optimizers for replica steps: slots, moving averages, loss scaling and schedules."""
+
+from replicator.step.optimizers import schedules as schedules  # A name of the facade.

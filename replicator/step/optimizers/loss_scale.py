@@ -1,0 +1,55 @@
+"""Dynamic loss scaling, which keeps the small gradients of float16 layers (`mixed_float16`)."""
+
+from replicator.step import replicated
+
+import tensorflow as tf
+
+_INITIAL = 2.0 ** 15
+_HIGHEST = 2.0 ** 24  # Lifts the smallest float16 number to 1. More would only overflow.
+_DOUBLE_AFTER = 2000  # Updates.
+
+
+class LossScale(tf.Module):
+  """A power of two that multiplies a loss and divides its gradients (Micikevicius et al. 2018).
+
+  Gradients that pass through float16 layers are zero below 2^-24 and infinite above 2^16. The
+  factor moves them into that range. The gradients of the variables, which are float32, are divided
+  by it again, without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
+  2,000 updates in a row with finite gradients, up to 2^24. It halves, down to 1, at an update
+  whose gradients are not finite; that update must then be skipped.
+
+  A batch in `parts`, those of the replicas and micro-batches together, skips the updates that it
+  skips in one piece: the share of an example in the scaled loss is the same, and so is the size
+  at which the gradient of a variable counts as infinite.
+  """
+
+  def __init__(self):
+    super().__init__(name="loss_scale")
+    self.factor = replicated.variable(_INITIAL, tf.float32, "factor")
+    self.finite_updates = replicated.variable(0, tf.int64, "finite_updates")  # In a row.
+
+  def scale(self, loss: tf.Tensor, parts: int) -> tf.Tensor:
+    """The loss [] of one part, scaled; float32, because a float16 loss would overflow."""
+    return tf.cast(loss, tf.float32) * (self.factor / parts)
+
+  def unscale(self, gradients: list[tf.Tensor], parts: int) -> list[tf.Tensor]:
+    """The gradients of the loss, given those of the scaled loss."""
+    return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]
+
+  def holds(self, gradients: list[tf.Tensor]) -> tf.Tensor:
+    """Whether float16 holds the scaled gradients of the whole batch, given its gradients: bool [].
+
+    Each part alone may be finite where their sum is not, and so may one part in a float32 layer.
+    With a factor of 1, float16 need not hold them, because such layers may have such gradients.
+    """
+    largest = tf.reduce_max([tf.cast(tf.reduce_max(tf.abs(x)), tf.float32) for x in gradients])
+    return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)
+
+  def adapt(self, finite: tf.Tensor) -> None:
+    """Adapts the factor after an update with `finite` gradients, bool []; cross-replica."""
+    updates = tf.where(finite, self.finite_updates + 1, 0)
+    doubles = tf.equal(updates, _DOUBLE_AFTER)
+    factor = tf.convert_to_tensor(self.factor)
+    risen = tf.where(doubles, tf.minimum(2.0 * factor, _HIGHEST), factor)
+    self.factor.assign(tf.where(finite, risen, tf.maximum(factor / 2.0, 1.0)))
+    self.finite_updates.assign(tf.where(doubles, tf.zeros_like(updates), updates))

@@ -1,0 +1,157 @@
+"""Wraps Keras optimizers, so that they compute the same on any number of replicas."""
+
+from collections.abc import Callable, Sequence
+
+from replicator.errors import UsageError, at_least_one
+from replicator.internals.keras_internals import layers_in, unsupported_update
+from replicator.step.optimizers.moving_averages import MovingAverages
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.optimizers.schedules import Number
+from replicator.step.variables import held_by
+
+import gin
+import keras
+
+_CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
+_REMEDIES = {
+    "clipnorm": _CLIP_HERE, "global_clipnorm": _CLIP_HERE, "clipvalue": _CLIP_HERE,
+    "gradient_accumulation_steps": "it fails on several replicas; use replicator.microbatch",
+    "use_ema": "set wrap_optimizer's ema_decay",
+    "loss_scale_factor": "loss scaling is part of wrap_optimizer, under 'mixed_float16'"}
+
+
+@gin.configurable(module="replicator", denylist=["optimizer", "variables"])
+def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable],
+                   clip_norm: float | None = None, ema_decay: Number | None = None,
+                   ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False,
+                   every: int = 1) -> Optimizer:
+  """Makes a Keras 3 optimizer correct in replica steps.
+
+      optimizer = replicator.wrap_optimizer(
+          keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
+
+  Args:
+    optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
+      numbers, or schedules that count its own updates. Keras takes no schedule for the momentum of
+      SGD and RMSprop, and for the betas of Lion.
+    variables: the trainable variables that it owns, of networks that are built.
+    clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
+    ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
+      schedule that counts the optimizer's updates. The moving statistics of normalizations are
+      those of the variables themselves; see `use_standing_statistics`.
+    ema_start: the number of updates during which the average is a copy.
+    ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
+      target network, which is copied from the online network that often.
+    skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
+      slots, averages and `iterations` stay as they are. Such updates are counted in either case.
+      Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
+    every: makes an update at one of this many calls, from the gradients of that call; those of the
+      others change nothing. So a policy can wait for its critics. It saves little time: the other
+      gradients are computed, too. A step that updates one network several times saves it.
+
+  Returns:
+    An `Optimizer`; a step calls its `minimize` or its `apply`.
+
+  Raises:
+    UsageError: `every` or `ema_every` is below 1; `ema_start` or `ema_every` is given without
+      `ema_decay`; the variables are missing, are not Keras variables, or come twice; or the
+      optimizer has a Keras option that would change the training on several replicas (`clipnorm`,
+      `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
+      (`use_ema`, `loss_scale_factor`).
+  """
+  _check_options(optimizer)
+  owned = _checked(optimizer.name, variables)
+  at_least_one("wrap_optimizer", every=every, ema_every=ema_every)
+  if ema_decay is None and (ema_start, ema_every) != (0, 1):
+    raise UsageError("wrap_optimizer.ema_start and ema_every have no effect without ema_decay; set "
+                     "it, or leave them out")
+  averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
+  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every)
+
+
+def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
+  """Raises a UsageError if an optimizer is built, or cannot be replicated as it is."""
+  if optimizer.built:
+    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
+  if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
+                     "'mixed_float16'; wrap the inner optimizer")
+  if reason := unsupported_update(optimizer):
+    raise UsageError(f"{optimizer.name}: {reason}; use another, such as Adam")
+  for option, remedy in _REMEDIES.items():
+    if getattr(optimizer, option, None):
+      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
+                       f"replication; {remedy}")
+
+
+def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
+  """The variables of the optimizer of this name, in a list; some, Keras' own, and each once."""
+  where = f"wrap_optimizer({name})"
+  owned = list(variables)
+  if not owned:
+    raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
+                     "already built: begin it with keras.Input(shape), or call its build")
+  for variable in owned:
+    if not isinstance(variable, keras.Variable):
+      raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "
+                       f"{type(variable).__name__}; make it a keras.Variable")
+    if sum(v is variable for v in owned) > 1:
+      raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
+  return owned
+
+
+def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
+                    **networks: keras.Model | keras.Variable | Sequence | None
+                    ) -> dict[str, Optimizer]:
+  """Makes an optimizer for each network, in the gin scope of the network's name.
+
+      self.optimizers = replicator.wrap_optimizers(
+          optimizer, generator=self.generator, discriminator=self.discriminator)
+      ...
+      loss = self.optimizers["generator"].minimize(loss_fn, z)
+
+  So `generator/adam.learning_rate = 1e-4` and `generator/wrap_optimizer.ema_decay = 0.999` are for
+  the generator's optimizer alone.
+
+  Args:
+    make: makes a Keras optimizer, such as `@Adam` of a gin file, or `keras.optimizers.Adam`.
+    networks: what each optimizer owns: a built network, a variable, or a list of these. A network
+      that is None gets no optimizer.
+
+  Returns:
+    The optimizers by the names of their networks, in the order of the arguments.
+
+  Raises:
+    UsageError: a network is not built; and see `wrap_optimizer`.
+  """
+  made = {}
+  for name, network in networks.items():
+    if network is not None:
+      with gin.config_scope(name):
+        made[name] = wrap_optimizer(make(), _variables_of(network, name))
+  return made
+
+
+def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str
+                  ) -> list[keras.Variable]:
+  if isinstance(network, list | tuple):
+    return [variable for i, part in enumerate(network)
+            for variable in _variables_of(part, f"{path}[{i}]")]
+  if isinstance(network, keras.layers.Layer) and not network.variables and any(
+      not layer.built and type(layer).build is not keras.layers.Layer.build
+      for layer in layers_in(network)):
+    raise UsageError(f"wrap_optimizers: {path}, the network '{network.name}', has no variables "
+                     "yet, which would not train; begin it with keras.Input(shape), or call its "
+                     "build")
+  return list(getattr(network, "trainable_variables", [network]))
+
+
+def check_owners(step: Callable) -> None:
+  """Raises a UsageError if two optimizers of a step own a variable."""
+  owners: dict[int, str] = {}
+  for path, optimizer in held_by(step, (Optimizer,)):
+    for variable in optimizer.variables_updated:
+      owner = owners.setdefault(id(variable), path)
+      if owner != path:
+        raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
+                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")

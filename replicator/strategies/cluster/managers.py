@@ -1,0 +1,176 @@
+"""The processes that a cluster manager starts together, as its variables describe them.
+
+`srun` starts a step of Slurm, in the order of ranks. TensorFlow's own resolver sorts host names as
+text, so that `n10` comes before `n9`, fails on machines without GPUs, and cannot read all lists of
+hosts (TensorFlow 2.21).
+
+An indexed Job of Kubernetes tells each Pod its index, and nothing about the others:
+`REPLICATOR_HOSTS` in the manifest names all Pods, as `replicator launch --kubernetes` writes it.
+The runtimes of Kubeflow's Trainer for JAX and PyTorch set variables of their own. SageMaker names
+all hosts, and this one.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from replicator.errors import UsageError
+
+INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
+# The number of Pods, the index of this one, and the host of the first, as Trainer's runtimes say.
+_TRAINER = (("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+            ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR"))
+_PORT_OF_PODS = 2222  # The port of each process, as a Pod, or a host, has an address of its own.
+
+# Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
+# together, get ports that are this far apart. Each rank has its own: nodes may share an address.
+_FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
+
+
+class Processes(NamedTuple):
+  """The processes of one run, and the rank of this process."""
+
+  addresses: list[str]  # "host:port" of each process, by its rank.
+  rank: int
+  source: str  # What describes them, such as "Slurm's step 7.0".
+
+  def tf_config(self, servers: int | None) -> dict[str, Any]:
+    """TF_CONFIG of this process.
+
+    All are workers if `servers` is None. Else the first one is the chief, the next `servers` ones
+    are parameter servers, and the others are workers.
+    """
+    if servers is None:
+      kinds = ["worker"] * len(self.addresses)
+    else:
+      kinds = ["chief", *["ps"] * servers, *["worker"] * (len(self.addresses) - 1 - servers)]
+    cluster: dict[str, list[str]] = {}
+    for kind, address in zip(kinds, self.addresses, strict=False):
+      cluster.setdefault(kind, []).append(address)
+    kind = kinds[self.rank]
+    return {"cluster": cluster, "task": {"type": kind, "index": kinds[:self.rank].count(kind)}}
+
+
+# ---- Slurm --------------------------------------------------------------------------------------
+
+
+def of_slurm(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of the step; None outside of one, as in a batch script.
+
+  The port of each process follows from the number of the job.
+
+  Raises:
+    UsageError: a variable is missing or cannot be read, or ranks do not fill one host after the
+      other.
+  """
+  if "SLURM_STEP_NODELIST" not in environment:
+    return None
+  job, step, rank = (_number(environment, name)
+                     for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"))
+  nodes = hosts(environment["SLURM_STEP_NODELIST"])
+  counts = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+  if len(nodes) != len(counts):
+    raise UsageError(
+        f"SLURM_STEP_NODELIST={environment['SLURM_STEP_NODELIST']} has {len(nodes)} hosts, but "
+        f"SLURM_STEP_TASKS_PER_NODE={environment.get('SLURM_STEP_TASKS_PER_NODE', '')} has "
+        f"{len(counts)}; start the processes with srun")
+  places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
+  if rank >= len(places):
+    raise UsageError(f"SLURM_PROCID={rank}: the step has {len(places)} processes, counted from 0")
+  own = tuple(_number(environment, name) for name in ("SLURM_NODEID", "SLURM_LOCALID"))
+  if places[rank] != own:
+    raise UsageError(
+        f"SLURM_PROCID={rank}: this process is number {own[1]} on host {own[0]}, so that ranks do "
+        "not fill one host after the other; write srun --distribution=block")
+  first = job * _PORTS_PER_JOB + step * len(places)
+  return Processes([f"{nodes[node]}:{_FIRST_PORT + (first + i) % _PORTS}"
+                    for i, (node, _) in enumerate(places)], rank, f"Slurm's step {job}.{step}")
+
+
+def hosts(text: str) -> list[str]:
+  """The hosts of a list, in Slurm's order: `a[08-10,12]b,c -> a08b a09b a10b a12b c`.
+
+  Raises:
+    UsageError: the list cannot be read.
+  """
+  host = r"(?:[\w.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
+  if not re.fullmatch(rf"{host}(?:,{host})*", text):
+    raise UsageError(f"SLURM_STEP_NODELIST={text!r} is no list of hosts such as n[1-2,4]; start "
+                     "the processes with srun")
+  return ["".join(parts) for name in re.findall(host, text)
+          for parts in itertools.product(*map(_choices, re.findall(r"\[.*?\]|[^\[\]]+", name)))]
+
+
+def _choices(part: str) -> list[str]:
+  """`a -> a`, `[08-10,12] -> 08 09 10 12`: the texts that a part of a name stands for."""
+  if not part.startswith("["):
+    return [part]
+  ranges = [range_.partition("-") for range_ in part[1:-1].split(",")]
+  return [str(number).zfill(len(first)) for first, _, last in ranges
+          for number in range(int(first), int(last or first) + 1)]
+
+
+def _tasks_per_node(text: str) -> list[int]:
+  """`2(x3),1 -> 2 2 2 1`; what cannot be read counts for no node."""
+  found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text)
+  return [int(count) for count, times in found for _ in range(int(times or 1))]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+  text = environment.get(name, "")
+  if not text.isdecimal():
+    raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; "
+                     "start it with srun")
+  return int(text)
+
+
+# ---- Kubernetes ---------------------------------------------------------------------------------
+
+
+def of_kubernetes(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of the Job; None where no variable names the hosts. Errors as in `of_slurm`."""
+  if HOSTS in environment:
+    names = [name.strip() for name in environment[HOSTS].split(",")]
+    return _pods(environment, INDEX, HOSTS, names)
+  for size, index, first in _TRAINER:
+    if size in environment and first in environment:
+      return _pods(environment, index, first, _numbered(environment, size, first))
+  return None
+
+
+def _pods(environment: Mapping[str, str], index: str, hosts: str, names: list[str]) -> Processes:
+  if not all(re.fullmatch(r"[\w.-]+(:\d{1,5})?", name) for name in names):
+    raise UsageError(f"{hosts}={environment[hosts]!r}: must be names of hosts, such as "
+                     "'train-0.train,train-1.train'")
+  rank = environment.get(index, "")
+  if not rank.isdecimal() or int(rank) >= len(names):
+    raise UsageError(
+        f"{index}={rank!r}: must be the number of this process among the {len(names)} of {hosts}, "
+        "counted from 0; in a Job of Kubernetes, write completionMode: Indexed")
+  addresses = [name if ":" in name else f"{name}:{_PORT_OF_PODS}" for name in names]
+  return Processes(addresses, int(rank), f"{hosts} and {index}")
+
+
+def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str]:
+  """`('3', 'job-node-0-0.job:1234') -> [job-node-0-0.job, job-node-0-1.job, job-node-0-2.job]`."""
+  name, number = environment[first].partition(":")[0], environment[size]
+  host, dot, domain = name.partition(".")
+  if not number.isdecimal() or not host.endswith("-0"):
+    raise UsageError(f"{size}={number!r}, {first}={environment[first]!r}: must be a number of "
+                     f"hosts, and the first of them, whose name ends in -0; or set {HOSTS}")
+  return [f"{host[:-1]}{i}{dot}{domain}" for i in range(int(number))]
+
+
+# ---- SageMaker ----------------------------------------------------------------------------------
+
+
+def of_sagemaker(environment: Mapping[str, str]) -> Processes | None:
+  """The processes of a training job; None outside of one. Errors as in `of_slurm`."""
+  if "SM_HOSTS" not in environment:
+    return None
+  own, names = environment.get("SM_CURRENT_HOST"), re.findall(r"[\w.-]+", environment["SM_HOSTS"])
+  if own not in names:
+    raise UsageError(f"SM_CURRENT_HOST={own!r}: must be one of SM_HOSTS={environment['SM_HOSTS']}")
+  return Processes([f"{name}:{_PORT_OF_PODS}" for name in names], names.index(own),
+                   "SM_HOSTS and SM_CURRENT_HOST")

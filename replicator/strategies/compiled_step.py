@@ -1,0 +1,277 @@
+"""A step, compiled: `train`, `Replicator.run` and the doctor run steps through it."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from replicator.console.error_line import located
+from replicator.errors import UsageError
+from replicator.internals.keras_internals import errors_unchanged
+from replicator.step import context, logical_devices, xla
+from replicator.step.collectives import collectives
+from replicator.step.hooks import Hook
+from replicator.step.nest import Nest
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.optimizers.wrap import check_owners
+from replicator.step.variables import held_by
+from replicator.strategies import agreement
+from replicator.strategies.tracing import graphs, python_state, scalars
+from replicator.strategies.tracing.trainable import Trainable
+
+import tensorflow as tf
+import tree
+
+if TYPE_CHECKING:
+  from replicator.strategies.replicator import Replicator
+
+
+@dataclasses.dataclass
+class _Traced:
+  """The compiled function for what is `trainable` in the step."""
+
+  function: Any = None  # A tf.function.
+  arguments: tuple = ()  # What it was first called with.
+  scalars: dict[str, bool] = dataclasses.field(default_factory=dict)  # Whether each is a counter.
+  remarks: list[str] = dataclasses.field(default_factory=list)  # On what the step does in Python.
+
+  @functools.cached_property
+  def graph(self) -> tf.Graph:
+    return self.function.get_concrete_function(*self.arguments).graph
+
+
+class CompiledStep:
+  """A step, compiled for every replica, and again when another part of it is `trainable`.
+
+  Args:
+    replicator: runs it.
+    step: called on each replica with its part of a batch, or with no argument.
+    steps_per_call: how many steps one call makes.
+    logs: whether the step returns scalars, of which a call returns the means over replicas; if not,
+      a call returns what the step returned on each replica of this process.
+    hooks: what looks into the step.
+    events: makes a context in which `tf.summary` writes, as of a step.
+
+  Raises a UsageError if two optimizers of the step own a variable.
+  """
+
+  def __init__(self, replicator: "Replicator", step: Callable[..., Nest], steps_per_call: int = 1,
+               logs: bool = False, hooks: Sequence[Hook] = (),
+               events: Callable[[tf.Tensor], contextlib.AbstractContextManager] | None = None):
+    check_owners(step)
+    self._replicator, self._step, self._hooks = replicator, step, hooks
+    self._events = events or (lambda step: contextlib.nullcontext())
+    self._steps_per_call, self._logs = steps_per_call, logs
+    self._optimizers = dict(held_by(step, (Optimizer,)))
+    self._trainable = Trainable(step)
+    self._traced: dict[tuple[bool, ...], _Traced] = {}
+    self._newest = _Traced()
+    self._warned: set[str] = set()
+
+  def __call__(self, step: int, inputs: Nest | None = None, stop: bool = False) -> "RunningCall":
+    """Starts the steps number `step`, `step + 1`, ...; with `stop`, asks all workers to stop.
+
+    `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
+    steps, `[steps_per_call, n, ...]`; or None.
+
+    Raises a UsageError if the batch does not divide, or the step cannot run as it is.
+    """
+    arguments = self._arguments(step, inputs, stop)
+    traced = self._newest = self._traced_for(arguments)
+    return RunningCall(self._replicator.start(traced.function, *arguments), step, stop,
+                       traced.scalars, self._steps_per_call, self._hooks)
+
+  def trace(self, inputs: Nest | None) -> list[str]:
+    """Traces the steps for batches like `inputs`; returns the names of their scalars."""
+    self._newest = self._traced_for(self._arguments(0, inputs, False))
+    return list(self._newest.scalars) if self._newest.graph else []
+
+  def variables(self) -> list[tf.Variable]:
+    """The variables that the steps use; valid after the first call."""
+    servers = self._replicator.servers
+    return [v for v in self._newest.graph.variables
+            if not (servers and v.handle is servers.updates.handle)]
+
+  def assigned_at(self, variable: tf.Variable) -> str:
+    """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
+    return next(graphs.assignments(self._newest.graph, variable), "")
+
+  def warnings(self) -> list[str]:
+    """Lines about what the newest trace found, each thing once."""
+    if tf.config.functions_run_eagerly():
+      return []
+    lines = [*self._newest.remarks, *graphs.warnings(
+        self._newest.graph, self._optimizers, self._replicator.jit_compile)]
+    new = [line for line in lines if line not in self._warned]
+    self._warned.update(lines)
+    return new
+
+  def _arguments(self, step: int, inputs: Nest | None, stop: bool) -> tuple:
+    batch = () if inputs is None else (
+        self._replicator.distribute(inputs, 0 if self._steps_per_call == 1 else 1),)
+    # One process alone needs no agreement to stop.
+    flag = (tf.constant(stop),) if self._logs and self._replicator.num_pipelines > 1 else ()
+    return tf.constant(step, tf.int64), flag, batch
+
+  def _traced_for(self, arguments: tuple) -> _Traced:
+    flags = self._trainable.flags()
+    if flags in self._traced:
+      return self._traced[flags]
+    traced = self._traced[flags] = _Traced(arguments=arguments)
+    # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
+    traced.function = tf.function(functools.partial(self._steps, traced), autograph=False,
+                                  jit_compile=True if self._replicator.compiles_whole else None)
+    if self._logs and self._replicator.num_pipelines > 1 and (
+        not tf.config.functions_run_eagerly()):
+      with self._forgotten_if_it_fails(flags):
+        traced.graph  # noqa: B018  (traces it)
+        self._replicator.check_workers_agree()
+    return traced
+
+  @contextlib.contextmanager
+  def _forgotten_if_it_fails(self, flags: tuple[bool, ...]) -> Iterator[None]:
+    try:
+      yield
+    except BaseException:
+      del self._traced[flags]
+      raise
+
+  # ---- What is compiled -------------------------------------------------------------------------
+
+  def _steps(self, traced: _Traced, step: tf.Tensor, stop: tuple, batch: tuple) -> Any:
+    """All steps of a call: what each replica returned, or the means of the scalars.
+
+    The means are `[steps_per_call * scalars]`, after 1 or 0 for the request to stop, if that is
+    given; with them comes what the hooks return.
+    """
+    with python_state.noted_in(traced.remarks, self._step):
+      if not self._logs:
+        outputs = self._on_replicas(traced, step, batch)
+        return outputs[0] if self._replicator.is_async else outputs
+      means, more = (self._means(traced, step, batch) if self._steps_per_call == 1 else
+                     (self._loop(traced, step, batch), {}))
+    if stop:
+      means = tf.concat([tf.cast(stop[0], means.dtype)[tf.newaxis], means], 0)
+      means = self._replicator.strategy.run(collectives.all_mean, args=(means,))
+      means = self._replicator.local_results(means)[0]
+    return means, more
+
+  def _loop(self, traced: _Traced, first: tf.Tensor, batch: tuple) -> tf.Tensor:
+    def body(i: tf.Tensor, history: tf.TensorArray) -> tuple:
+      means, _ = self._means(traced, first + tf.cast(i, tf.int64), batch, i)
+      return i + 1, history.write(i, means)
+
+    history = tf.TensorArray(scalars.dtype(), self._steps_per_call)
+    history = tf.while_loop(lambda i, _: i < self._steps_per_call, body, [0, history])[1]
+    return tf.reshape(history.stack(), [-1])
+
+  def _means(self, traced: _Traced, step: tf.Tensor, batch: tuple, i: tf.Tensor | None = None
+             ) -> tuple[tf.Tensor, dict]:
+    """The scalars of a step, the i-th of several, averaged over this process's replicas."""
+    if servers := self._replicator.servers:
+      outputs, staleness = servers.measured(lambda: self._on_replicas(traced, step, batch, i))
+      traced.scalars["staleness"] = False
+      late = [tf.cast(staleness, outputs[0][0].dtype)]
+      outputs = [(tf.concat([vector, late], 0), more) for vector, more in outputs]
+    else:
+      outputs = self._on_replicas(traced, step, batch, i)
+    vectors, (more, *_) = zip(*outputs, strict=True)
+    return vectors[0] if len(vectors) == 1 else tf.add_n(vectors) / len(vectors), more
+
+  def _on_replicas(self, traced: _Traced, step: tf.Tensor, batch: tuple,
+                   i: tf.Tensor | None = None) -> list[Nest]:
+    """Runs the step as number `step`, int64 [], on every replica of this process."""
+    replicator = self._replicator
+    replicas: list[context.StepContext] = []
+    placed_or_compiled = (xla.compiled_in_parts if replicator.compiles_parts
+                          else logical_devices.gradients_placed)
+    is_compiled = replicator.jit_compile or replicator.name == "tpu"
+
+    def on_replica(step: tf.Tensor, *batch: Nest) -> Nest:
+      with (context.entered(step, is_compiled, self._hooks) as replica, placed_or_compiled(),
+            located(), _refusals_explained(replicator.name), errors_unchanged(),
+            contextlib.nullcontext() if replicas else self._events(step)):
+        replicas.append(replica)
+        if i is not None:
+          batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
+        outputs = self._step(*batch)
+        replica.has_ended = True
+        if is_compiled or replicator.is_async:
+          graphs.refuse_summaries(tf.compat.v1.get_default_graph(), replicator.name)
+        if self._logs:
+          return self._logged(traced, batch, outputs)
+        # A variable that is returned is read here, where every replica has its own copy.
+        return tree.map_structure(
+            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
+
+    if replicator.compiles_whole:  # XLA does not compile `tf.distribute`; one replica needs none.
+      return [on_replica(step, *batch)]
+    try:
+      outputs = replicator.strategy.run(on_replica, args=(step, *batch))
+    except Exception:  # It may come of replicas that make different calls, and say less.
+      agreement.check_replicas(replicas)
+      raise
+    agreement.check_replicas(replicas)
+    if graphs.has_loop(tf.compat.v1.get_default_graph()):
+      graphs.keep_order()
+    replicator.calls_traced = replicas[0].collectives
+    return replicator.local_results(outputs)
+
+  def _logged(self, traced: _Traced, batch: tuple, outputs: Any) -> tuple[tf.Tensor, dict]:
+    """The scalars of a step as one vector: one tensor to carry, and one collective to average."""
+    found = scalars.checked(outputs)
+    for hook in self._hooks:
+      found = {**found, **hook.scalars(found)}
+    traced.scalars.clear()  # Each replica is traced.
+    traced.scalars.update({name: scalars.is_counter(value) for name, value in found.items()})
+    more = {number: hook.ended(batch, outputs) for number, hook in enumerate(self._hooks)}
+    return scalars.stacked(found), {number: values for number, values in more.items() if values}
+
+
+@contextlib.contextmanager
+def _refusals_explained(strategy: str) -> Iterator[None]:
+  """Says what to write in place of a variable that the strategy cannot update in a step.
+
+  It needs to know how to aggregate the values of several replicas, which Keras does not say of the
+  state of its layers.
+  """
+  try:
+    yield
+  except ValueError as error:
+    if not str(error).startswith("You must specify an aggregation method"):
+      raise
+    raise UsageError(
+        f"Replicator.strategy = '{strategy}': it cannot update this variable on several replicas; "
+        "use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of Keras' own, "
+        "and replicated.variable in place of tf.Variable"
+        ).with_traceback(error.__traceback__) from None
+
+
+class RunningCall:
+  """The outcome of a call of a `CompiledStep`, which may still be being computed."""
+
+  def __init__(self, outputs: Any, step: int, stop: bool, names: dict[str, bool], steps: int,
+               hooks: Sequence[Hook]):
+    self.outputs = outputs  # As the compiled function returned them.
+    self._step, self._stop = step, stop
+    self._scalars, self._steps, self._hooks = names, steps, hooks
+
+  @property
+  def counters(self) -> list[str]:
+    """The names of the scalars that are variables or unsigned integers, after `fetch`."""
+    return [name for name, is_counter in self._scalars.items() if is_counter]
+
+  def fetch(self) -> tuple[dict[str, Any], bool]:
+    """Waits for the call, and returns its scalars and whether any worker asked to stop.
+
+    The scalars are `{name: [steps_per_call]}`, averaged over replicas.
+    """
+    means, more = self.outputs.fetch() if hasattr(self.outputs, "fetch") else self.outputs
+    values = means.numpy() if tf.is_tensor(means) else means
+    size = self._steps * len(self._scalars)
+    for number, tensors in more.items():
+      self._hooks[number].received(self._step, tensors)
+    columns = values[len(values) - size:].reshape([self._steps, -1]).T
+    is_agreed = bool(values[0] > 0) if len(values) > size else self._stop
+    return dict(zip(self._scalars, columns, strict=True)), is_agreed

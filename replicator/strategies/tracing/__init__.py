@@ -1,0 +1,1 @@
+"""Compiled steps: their trainable parts, and the lines of their operations."""

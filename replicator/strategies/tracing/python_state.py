@@ -1,0 +1,67 @@
+"""Draws and sums in Python while a step is traced: its graph keeps them as constants."""
+
+import contextlib
+import pickle
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from replicator.step.variables import held_by
+
+import numpy as np
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+@contextlib.contextmanager
+def noted_in(found: list[str], step: Callable) -> Iterator[None]:
+  """Adds to `found` a line on each draw and each sum of the body in Python, where it traces a step.
+  """
+  with sums_noted_in(found, step), draws_noted_in(found, step):
+    yield
+
+
+@contextlib.contextmanager
+def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
+  """Adds to `found` a line on each generator of which the body draws, where it traces a step.
+
+  They are the global ones of NumPy and Python, of which other threads may draw too, and those that
+  the step holds.
+  """
+  states = lambda: generators_of(dict(held_by(step, _GENERATORS)))
+  before = states()
+  yield
+  lines = [f"{name} was called while the step was traced: its numbers are constants; draw with "
+           "replicator.random" for name in changed(before, states())]
+  found += [line for line in lines if line not in found]
+
+
+@contextlib.contextmanager
+def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
+  """Adds to `found` a line on each attribute that is a number, which the body changes."""
+  before = dict(_numbers(step))
+  yield
+  after = {path: value for path, value in _numbers(step) if path in before}
+  lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while the step "
+           "was traced, which is done once, not at every step; if it counts steps, keep it in a "
+           "tf.Variable" for path in changed(before, after)]
+  found += [line for line in lines if line not in found]
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+  """The keys of what is there after, and was not there before or not the same."""
+  return [key for key, value in after.items()
+          if value is not before.get(key) and value != before.get(key)]
+
+
+def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:
+  """The states of the global generators, and of those among some attributes, by name."""
+  states = {"np.random": np.random.get_state(), "Python's random": random.getstate(),
+            **{f"the generator '{path}'": value for path, value in attributes.items()
+               if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)}}
+  return {name: pickle.dumps(state) for name, state in states.items()}
+
+
+def _numbers(step: Callable) -> Iterator[tuple[str, float]]:
+  return ((path, value) for path, value in held_by(step, (int, float))
+          if not isinstance(value, bool))

@@ -1,0 +1,51 @@
+"""The scalars that a step returns to be logged."""
+
+from typing import Any
+
+from replicator.errors import UsageError
+
+import keras
+import tensorflow as tf
+
+_COLUMNS = ("step", "seconds", "data_wait", "staleness")  # Of the log, which the loop writes.
+
+
+def checked(outputs: Any) -> dict[str, tf.Tensor]:
+  """Returns the outputs of a step; raises a UsageError unless they are scalars to log."""
+  if not isinstance(outputs, dict) or not outputs:
+    raise UsageError("the step must return a non-empty dict of scalars to log, such as "
+                     f"{{'loss': loss}}, not {type(outputs).__name__}")
+  for name, value in outputs.items():
+    if not isinstance(name, str) or name.startswith("eval/"):
+      raise UsageError(f"the step returned a scalar with the name {name!r}; write a string, which "
+                       "does not begin with 'eval/', as those of evaluations do")
+    if name in _COLUMNS:
+      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
+                       "something else")
+    try:
+      value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+      raise UsageError(f"the step returned '{name}', a {type(value).__name__}; return a scalar of "
+                       "numbers") from error
+    if value.shape.rank != 0:
+      raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
+                       "such as its tf.reduce_mean over the replica's examples")
+    if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+      raise UsageError(f"the step returned '{name}', which is {value.dtype.name}; return a scalar "
+                       "of numbers")
+  return outputs
+
+
+def is_counter(value: Any) -> bool:
+  """Whether a scalar is a counter, whose last value is logged and not a mean: a variable is one."""
+  return isinstance(value, tf.Variable) or tf.convert_to_tensor(value).dtype.is_unsigned
+
+
+def dtype() -> str:
+  """The dtype in which scalars travel: that of the run."""
+  return keras.config.floatx()
+
+
+def stacked(values: dict[str, Any]) -> tf.Tensor:
+  """The scalars as one vector, `[number of scalars]`."""
+  return tf.stack([tf.cast(value, dtype()) for value in values.values()])

@@ -1,4 +1,0 @@
-"""Sweeps: many runs of one experiment, the space of their settings, and their results.
-
-`python -m experiments.sweep --sweep_file=F` runs a sweep, without TensorFlow in its own process.
-"""

@@ -1,0 +1,1 @@
+"""Programs and services around runs: launchers, sweeps, trackers, object stores."""

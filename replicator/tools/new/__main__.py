@@ -1,0 +1,96 @@
+"""Writes a project of your own: an experiment of three networks, its networks, settings and tests.
+
+    replicator new NAME [--from=EXPERIMENT]
+
+The folder NAME has all that a first run needs. With `--from=sngan` the experiment is a copy of this
+project's, to change. Exit status: 0; 2 for a bad command line, or a folder that exists.
+"""
+
+import keyword
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+
+from replicator.console import gin_files, programs
+from replicator.console.command import Parser, status_of
+from replicator.errors import UsageError, nearest
+
+_TEMPLATE = pathlib.Path(__file__).parent / "template"
+_NAME = "PROJECT"  # Stands for the name of the project in the template's files and their names.
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command line `argv` (default: this process's); returns the exit status."""
+  return status_of(_write, argv, describe=None)
+
+
+def _write(words: list[str]) -> int:
+  parser = Parser(description="Writes a project of your own, which trains and is tested at once.")
+  parser.add_argument("name", help="the name of the project, its folder and its experiment")
+  parser.add_argument("--from", dest="source", metavar="EXPERIMENT",
+                      help="begin with a copy of an experiment; python -m experiments lists them")
+  flags = parser.parse_args(words)
+  name = flags.name
+  _check(name)
+  files = _files(name)
+  if flags.source:
+    files = {**files, **_copied(flags.source, name)}
+    files.pop(f"models/{name}.py")
+    files["README.md"] = re.sub(r"\| `models/.*\n", "", files["README.md"])
+  if keyword.iskeyword(name) or name in _imported(files[f"experiments/{name}.py"]):
+    raise UsageError(f"{name}: means something else in the program; write another name")
+  for path, text in files.items():
+    (pathlib.Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+    (pathlib.Path(name) / path).write_text(text, encoding="utf-8")
+  print("\n".join([*(f"wrote {name}/{path}" for path in sorted(files)),
+                   f"next: cd {name}; python -m experiments.{name} --gin_file={name}.gin"]))
+  return 0
+
+
+def _check(name: str) -> None:
+  """Raises a UsageError for a name that cannot be that of a project here."""
+  if not re.fullmatch("[a-z][a-z0-9_]*", name):
+    raise UsageError(f"{name}: is the name of a Python module, too; write it in small letters, "
+                     "digits and underscores")
+  if any((gin_files.OURS / room / each).exists() for room in ("experiments", "models")
+         for each in (name, f"{name}.py")):
+    raise UsageError(f"{name}: Replicator has a module of this name, which yours would hide; write "
+                     "another name")
+  if pathlib.Path(name).exists():
+    raise UsageError(f"{name}: exists; write another name, or move it away")
+
+
+def _imported(program: str) -> set[str]:
+  """The names that a program imports."""
+  lines = re.findall(r"(?m)^(?:from \S+ )?import ([^#\n]+)", program)
+  return {each.split(" as ")[-1].strip() for line in lines for each in line.split(",")}
+
+
+def _files(name: str) -> dict[str, str]:
+  """The contents of the template's files by path."""
+  found = {file.relative_to(_TEMPLATE).as_posix(): file.read_text(encoding="utf-8")
+           for file in sorted(_TEMPLATE.rglob("*")) if file.suffix != ".pyc" and file.is_file()}
+  found[".gitignore"] = found.pop("gitignore")  # Under its name, git would heed it here.
+  return {path.replace(_NAME, name): text.replace(_NAME, name) for path, text in found.items()}
+
+
+def _copied(experiment: str, name: str) -> dict[str, str]:
+  """An experiment under another name, and the gin file that its docstring shows."""
+  found = programs.experiments()
+  program = found[experiment].read_text(encoding="utf-8") if experiment in found else ""
+  shown = re.search(rf"experiments\.{experiment} --gin_file=(\S+)", program)
+  if not shown:
+    raise UsageError(f"--from={experiment}: no such experiment, or none whose docstring shows a "
+                     f"gin file.{nearest(experiment, found)}")
+  settings = pathlib.Path(gin_files.found(shown[1])).read_text(encoding="utf-8")
+  for old, new in ((shown[0], f"experiments.{name} --gin_file={name}.gin"),
+                   (f"def {experiment}(", f"def {name}("),
+                   (f"app.run({experiment})", f"app.run({name})")):
+    program, settings = program.replace(old, new), settings.replace(old, new)
+  return {f"experiments/{name}.py": program,
+          f"configs/{name}.gin": re.sub(rf"(?m)^{experiment}\.", f"{name}.", settings)}
+
+
+if __name__ == "__main__":
+  sys.exit(main())

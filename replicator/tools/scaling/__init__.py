@@ -1,0 +1,1 @@
+"""`replicator doctor --scaling`: what a step would cost on many replicas."""

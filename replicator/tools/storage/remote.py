@@ -1,0 +1,109 @@
+"""Workdirs by their URL: copies to read, and folders of this machine where runs train."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from replicator.errors import UsageError, chain_of
+from replicator.tools.storage.object_store import ObjectStore
+from replicator.training.workdir import places
+
+CACHE = pathlib.Path("~/.cache/replicator/runs")
+"""The copies that `copy_of` makes."""
+
+_PREFIX = "replicator-workdir-"  # In the folder for temporary files.
+_BEHIND = ".behind"  # In a folder that has what the URL lacks.
+
+
+def copy_of(url: str, checkpoints: places.Which = "none", may_be_new: bool = False
+            ) -> pathlib.Path:
+  """The folder of a copy of a workdir, made or brought up to date; it is for reading.
+
+  Raises a UsageError if the URL cannot be read, or holds no run, unless it `may_be_new`.
+  """
+  store = ObjectStore(url)
+  parts = [part for part in re.split(r":+/+|/", store.url) if part.strip(".")]
+  folder = CACHE.expanduser().joinpath(*parts)
+  folder.mkdir(parents=True, exist_ok=True)
+  with locked(folder):
+    store.pull(folder, checkpoints)
+  if not may_be_new and not (folder / "run.json").exists():
+    raise UsageError(f"{url}: holds no run; write the workdir of a run")
+  return folder
+
+
+@contextlib.contextmanager
+def mirrored(url: str, is_chief: bool) -> Iterator[pathlib.Path]:
+  """Yields a new folder with a copy of a run, where this process trains; the URL follows it.
+
+  The copy of the chief has everything, that of others the newest checkpoint. The chief owns the
+  URL. Trainings in the body send what changes by a `Mirror`, and the end of the body sends the
+  rest, such as the traceback of an error. Then the folder is removed.
+
+  Raises:
+    UsageError: the store cannot be used, or another process owns the workdir.
+    RunFailed: the end of the run could not be sent; the folder is kept.
+  """
+  # It needs TensorFlow; who reads a copy does not.
+  from replicator.tools.storage.mirror import Mirror
+  from replicator.training.callbacks.callback import installed
+  store = ObjectStore(url)
+  with _scratch() as root:
+    folder = root / store.url.rpartition("/")[2]
+    folder.mkdir()
+    mirror = Mirror(store, folder, root / _BEHIND, is_chief)
+    try:
+      mirror.open()
+      with installed([mirror]), places.refreshed_by(folder, mirror.refresh):
+        yield folder
+    except Exception as error:
+      for each in chain_of(error):  # What they say of the folder is of the URL.
+        each.args = tuple(arg.replace(str(folder), store.url) if isinstance(arg, str) else arg
+                          for arg in each.args)
+      mirror.close(error)
+      raise
+    else:
+      mirror.close()
+    finally:
+      mirror.release()
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path, wait: bool = True) -> Iterator[None]:
+  """Inside, no other process is inside; without `wait` an OSError says that one is, or may be."""
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+      if not wait:
+        raise
+      # The file system has no locks.
+    yield
+  finally:
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[pathlib.Path]:
+  """A new folder, which is removed unless it is `_BEHIND`; and those that killed runs have left."""
+  for left in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    with contextlib.suppress(OSError), locked(left, wait=False):  # Its process has ended.
+      if not (left / _BEHIND).exists():
+        shutil.rmtree(left)
+  with contextlib.ExitStack() as stack:
+    while True:
+      root = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX))
+      stack.enter_context(locked(root))
+      if root.exists():  # Another process may have removed it before it was locked.
+        break
+    try:
+      yield root
+    finally:
+      if not (root / _BEHIND).exists():
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""MLflow, Weights & Biases and Trackio: each raises a UsageError without its package."""
+
+import functools
+import pathlib
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from replicator.tools.trackers.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, require
+
+import gin
+
+_TAG = "replicator.id"
+_STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
+_allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Names as MLflow takes them.
+
+
+@gin.configurable(module="replicator")
+class MLflow:
+  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.trackers = [@MLflow()]`.
+
+  A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change a
+  parameter: a tag of its name has the value of a resumed run. In names, letters that MLflow does
+  not take become `_`. Times are those of the training.
+
+  Args:
+    uri: of the server, or `sqlite:///FILE`; None for what MLFLOW_TRACKING_URI says, or else
+      MLflow's own default.
+    experiment: the experiment that the run belongs to; None for the program's name.
+  """
+
+  def __init__(self, uri: str | None = None, experiment: str | None = None):
+    require(self)
+    self._uri, self._experiment = uri, experiment
+
+  def begin(self, run: TrackedRun) -> int:
+    """Opens or makes the run with the tag `replicator.id`, and asks for the last step of it."""
+    import mlflow
+    client = self._client = mlflow.MlflowClient(self._uri)
+    name = self._experiment or run.experiment
+    known = client.get_experiment_by_name(name)
+    experiment = known.experiment_id if known else client.create_experiment(name)
+    found = client.search_runs([experiment], f"tags.`{_TAG}` = '{run.id}'", max_results=1)
+    tags = {_TAG: run.id, **({"group": run.group} if run.group else {})}
+    opened = found[0] if found else client.create_run(experiment, tags=tags, run_name=run.name)
+    self._id, self._started = opened.info.run_id, opened.info.start_time
+    client.update_run(self._id, "RUNNING")
+    client.log_artifact(self._id, str(run.workdir / "config.gin"))
+    for key, value in run.config.items():
+      key, text = _allowed(key), str(value)[:6000]  # The longest that MLflow takes.
+      if opened.data.params.get(key, text) != text:
+        client.set_tag(self._id, key, text)
+      elif key not in opened.data.params:
+        client.log_param(self._id, key, text)
+    history = client.get_metric_history(self._id, "seconds")  # Every line has this scalar.
+    return max((metric.step for metric in history), default=-1)
+
+  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
+    """Logs a picture, then the scalars in one transaction."""
+    from mlflow.entities import Metric
+    if picture is not None:
+      self._client.log_artifact(self._id, str(picture), "samples")
+    time = self._started + round(1000 * scalars.get("seconds", 0.0))
+    self._client.log_batch(self._id, metrics=[
+        Metric(_allowed(name), value, time, step) for name, value in scalars.items()])
+
+  def end(self, status: str) -> None:
+    """Sets the status to FINISHED, FAILED or, of an interrupted run, KILLED."""
+    self._client.set_terminated(self._id, _STATUS[status])
+
+
+@gin.configurable(module="replicator")
+class WandB:
+  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, and `train.trackers = [@WandB()]`.
+
+  Offline, the run is in the workdir's folder `wandb/`, and `wandb sync` sends it. W&B cannot resume
+  a run there, so a resumed run writes all of its lines again, in place of the earlier ones.
+
+  Args:
+    project: the project that the run belongs to; None for the program's name.
+    entity: a user or a team; None for your own.
+    mode: 'offline', or 'online' for a machine that is logged in to W&B.
+  """
+
+  def __init__(self, project: str | None = None, entity: str | None = None,
+               mode: Literal["offline", "online"] = "offline"):
+    require(self)
+    self._project, self._entity, self._mode = project, entity, mode
+    self._run: Any = None
+
+  def begin(self, run: TrackedRun) -> int:
+    """Opens the W&B run of this id; an offline one begins again at its first line."""
+    import wandb
+    if self._run is not None:  # Something failed.
+      self._run.finish(exit_code=1)
+    for earlier in (run.workdir / "wandb").glob(f"offline-run-*-{run.id}"):
+      shutil.rmtree(earlier)  # A server keeps only the newest of several with one id.
+    # Training prints progress, which W&B would keep too; and the user's program may have a run.
+    settings = wandb.Settings(console="off", silent=True, reinit="create_new")
+    self._run = wandb.init(
+        project=self._project or run.experiment, entity=self._entity, id=run.id, name=run.name,
+        group=run.group or None, config=run.config, allow_val_change=True, resume="allow",
+        dir=run.workdir, mode=self._mode, settings=settings)
+    return self._run.step - 1
+
+  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
+    """Logs the scalars and the picture at once."""
+    import wandb
+    pictures = {"samples": wandb.Image(str(picture))} if picture else {}
+    self._run.log({**scalars, **pictures}, step=step)
+
+  def end(self, status: str) -> None:
+    """Finishes the W&B run; the summary has the status as `ended`."""
+    self._run.summary["ended"] = status
+    if status == INTERRUPTED:
+      self._run.mark_preempting()
+    self._run.finish(exit_code=0 if status == FINISHED else 1)
+    self._run = None
+
+
+@gin.configurable(module="replicator")
+class Trackio:
+  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.trackers = [@Trackio()]`.
+
+  The runs are on this machine, in the folder that TRACKIO_DIR names; `trackio show` shows them. A
+  run is named after its workdir and its id. A run that does not finish has an alert.
+
+  Args:
+    project: the project that the run belongs to; None for the program's name.
+  """
+
+  def __init__(self, project: str | None = None):
+    require(self)
+    self._project = project
+
+  def begin(self, run: TrackedRun) -> int:
+    """Opens the Trackio run of this name, and asks for its last step."""
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+    where = self._project or run.experiment, f"{run.name}-{run.id}"
+    self._run = trackio.init(*where, group=run.group or None, config=run.config, resume="allow",
+                             embed=False)
+    last = SQLiteStorage.get_max_step_for_run(*where)
+    return -1 if last is None else last
+
+  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
+    """Logs the scalars and the picture at once."""
+    import trackio
+    pictures = {"samples": trackio.Image(str(picture))} if picture else {}
+    self._run.log({**scalars, **pictures}, step=step)
+
+  def end(self, status: str) -> None:
+    """Finishes the Trackio run."""
+    if status != FINISHED:
+      self._run.alert(status)
+    self._run.finish()

@@ -1,0 +1,1 @@
+"""What hangs on the training loop: each is an example for callbacks of your own."""

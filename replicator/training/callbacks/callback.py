@@ -1,0 +1,115 @@
+"""The protocol of callbacks: what a user hangs on the training loop.
+
+    class Message(replicator.Callback):
+      def end(self, run, error):
+        notify(f"{run.workdir}: {error or 'done'} at step {run.step}")
+
+    replicator.train(MyStep, Data(), workdir="runs/a", steps=1000, callbacks=[Message()])
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from replicator.errors import UsageError
+from replicator.step.hooks import Hook
+
+if TYPE_CHECKING:
+  from replicator.training.evaluation import Evaluation
+  from replicator.training.run import Run
+
+
+class Callback:
+  """Something that happens while a step trains; override what you need.
+
+  The loop calls callbacks in the order of their list, after its own work at a step: with every
+  step up to `run.step` finished, and before that step is saved. They are called on the chief, or on
+  every worker if `on_all_workers`. An error in a callback ends the run.
+
+  A callback that is also a `tf.Module` is saved and restored with the step, bit for bit. What it
+  keeps in Python attributes alone is lost at a restart; `replicator doctor --check_resume` names
+  it.
+
+  Attributes:
+    every: the steps between two calls of `after_steps`; None for each log point, 0 for none.
+    at: further steps at which `after_steps` is called.
+    on_all_workers: whether every worker of a cluster calls it, and not the chief alone.
+    hooks: what looks into the step while it is traced; see `replicator.step.hooks`.
+    in_checks: whether the checks of the doctor call it, too; not if it only tells of the run.
+  """
+
+  every: int | None = None
+  at: Collection[int] = ()
+  on_all_workers = False
+  hooks: Sequence[Hook] = ()
+  in_checks = True
+
+  def begin(self, run: "Run") -> None:
+    """Called before the first step of this process; `run.step` is where a resumed run goes on."""
+
+  def after_steps(self, run: "Run") -> None:
+    """Called after every `every` steps, and after the last one; `run.scalars` are their means."""
+
+  def evaluated(self, run: "Run", found: "Evaluation") -> None:
+    """Called with what an evaluation at `run.step` found."""
+
+  def saved(self, run: "Run") -> None:
+    """Called when a checkpoint, of `run.saved_step`, is on the disk; steps may have gone on."""
+
+  def end(self, run: "Run", error: BaseException | None) -> None:
+    """Called once at the end: with the error that ended the run, or None if it is done."""
+
+
+_METHODS = ("begin", "after_steps", "evaluated", "saved", "end")
+
+
+def check(callbacks: Any) -> list[Callback]:
+  """The callbacks as a list; raises a UsageError if one of them is none."""
+  if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+    raise UsageError(f"train.callbacks = {callbacks!r}: must be a list, such as [@Histograms()] in "
+                     "a gin file")
+  for callback in callbacks:
+    if isinstance(callback, type):
+      raise UsageError(f"train.callbacks: {callback.__name__} is a class; write brackets behind "
+                       f"it: @{callback.__name__}() in a gin file, {callback.__name__}() in Python")
+    if not isinstance(callback, Callback):
+      raise UsageError(f"train.callbacks: {callback!r} is no callback; derive its class from "
+                       "replicator.Callback")
+    every = callback.every
+    if every is not None and (not isinstance(every, int) or every < 0):
+      raise UsageError(f"{type(callback).__name__}.every = {every!r}: must be a number of steps, "
+                       "or None for each log point")
+  return list(callbacks)
+
+
+_installed: list[Callback] = []
+_checks = 0  # How many `installed` that check are under way.
+
+
+def with_installed(callbacks: Sequence[Callback]) -> list[Callback]:
+  """The callbacks of the present `installed`, and then these."""
+  return [*_installed, *(each for each in callbacks if each.in_checks or not _checks)]
+
+
+def is_installed(callback: Callback) -> bool:
+  """Whether a callback was added by `installed`."""
+  return any(each is callback for each in _installed)
+
+
+@contextlib.contextmanager
+def installed(callbacks: Sequence[Callback], is_check: bool = False) -> Iterator[None]:
+  """Adds callbacks to each training in the body, for programs whose call of `train` is not yours.
+
+      with installed([recorder]):
+        main(workdir)
+
+  They begin before the run has written anything. A check leaves out what is not `in_checks`.
+  """
+  global _checks
+  _installed.extend(callbacks)
+  _checks += is_check
+  try:
+    yield
+  finally:
+    _checks -= is_check
+    del _installed[len(_installed) - len(callbacks):]

@@ -1,0 +1,99 @@
+"""Calls the callbacks of a run."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from replicator.console.error_line import line_of
+from replicator.errors import Preempted, RunFailed, UsageError
+from replicator.step.hooks import Hook
+from replicator.training.callbacks.callback import Callback, is_installed
+from replicator.training.evaluation import Evaluation
+from replicator.training.run import Run
+
+
+class Calls:
+  """Calls the callbacks of a run in their order, on the chief or on all workers.
+
+  An error in a callback becomes a RunFailed, or a UsageError if it is one, that names it.
+  """
+
+  def __init__(self, run: Run):
+    self._run, self._schedule = run, run.schedule
+    self._all = self._schedule.callbacks
+    self._here = [each for each in self._all if run.is_chief or each.on_all_workers]
+    self._begun: list[Callback] = []
+
+  @property
+  def hooks(self) -> list[Hook]:
+    """What looks into the step; the same on all workers, which must trace the same step."""
+    return [hook for callback in self._all for hook in callback.hooks]
+
+  @property
+  def may_log(self) -> bool:
+    """Whether a callback may log scalars of its own."""
+    return any(callback.in_checks for callback in self._all)
+
+  def begin_installed(self) -> None:
+    """Begins those that were installed around the program, before anything is read or written."""
+    self._begin(filter(is_installed, self._here))
+
+  def begin(self) -> None:
+    """Begins the others."""
+    self._begin(each for each in self._here if not is_installed(each))
+
+  def _begin(self, callbacks: Iterable[Callback]) -> None:
+    for callback in callbacks:
+      self._begun.append(callback)
+      with self._named(callback, "begin"):
+        callback.begin(self._run)
+
+  def evaluated(self, found: Evaluation) -> None:
+    """Hands on an evaluation."""
+    self._each(lambda callback: callback.evaluated(self._run, found), "evaluated")
+
+  def after_steps(self) -> None:
+    """Calls those that are due at this step; then all workers know whether one stops the run."""
+    run = self._run
+    due = [each for each in self._all if self._schedule.calls_at(each, run.step)]
+    for callback in due:
+      if callback in self._here:
+        with self._named(callback, "after_steps"):
+          callback.after_steps(run)
+    may_stop = due or (self._all and self._schedule.evaluates_at(run.step))
+    if may_stop and run.replicator.by_worker(float(bool(run.why_stopped))).any():
+      run.stop("another worker stops it")
+
+  def saved(self) -> None:
+    """Tells of a checkpoint that is on the disk since the last call, if there is one."""
+    written = self._run.saver.written
+    if written is not None and written != self._run.saved_step:
+      self._run.saved_step = written
+      self._each(lambda callback: callback.saved(self._run), "saved")
+
+  def end(self, error: BaseException | None) -> None:
+    """Ends those that were begun; after an `error`, a further one is said and dropped."""
+    begun, self._begun = self._begun, []
+    for callback in begun:
+      try:
+        with self._named(callback, "end"):
+          callback.end(self._run, error)
+      except Exception as further:
+        if error is None:
+          raise
+        self._run.say(f"warning: {line_of(further)}")
+
+  def _each(self, call: Callable[[Callback], None], method: str) -> None:
+    for callback in self._here:
+      with self._named(callback, method):
+        call(callback)
+
+  @contextlib.contextmanager
+  def _named(self, callback: Callback, method: str) -> Iterator[None]:
+    try:
+      yield
+    except (Preempted, RunFailed):
+      raise
+    except Exception as error:
+      kind = UsageError if isinstance(error, UsageError) else RunFailed
+      raise kind(f"{type(callback).__name__}.{method} at step {self._run.step}: {line_of(error)}"
+                 ) from error

@@ -1,0 +1,1 @@
+"""Checkpoints: the variables of a step, saved to the disk and restored."""

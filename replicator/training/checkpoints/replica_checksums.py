@@ -1,0 +1,89 @@
+"""Checksums on the devices, which show whether the replicas' copies of a variable have parted."""
+
+import collections
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from replicator.step.replicated import copies_of
+from replicator.strategies.replicator import Replicator
+
+import numpy as np
+import tensorflow as tf
+
+_CHUNK = 2 ** 17  # Elements that are summed at once, which bounds the memory it takes.
+
+
+def parted(variables: Mapping[str, Any], cluster: Replicator | None = None) -> list[str]:
+  """The paths of the variables whose copies on all replicas are not equal bit for bit.
+
+  Those without a copy for each replica are left out. No value is copied to the host. All workers
+  of a `cluster` must call it together.
+  """
+  copies = {path: copies_of(v) for path, v in variables.items()
+            if isinstance(getattr(v, "values", None), tuple)}
+  if not cluster and all(len(found) == 1 for found in copies.values()):
+    return []
+  groups = _differing(_grouped(copies), copies, cluster)
+  single = _differing([[path] for group in groups for path in group], copies, cluster)
+  return [path for (path,) in single]
+
+
+def _grouped(copies: Mapping[str, list[Any]]) -> list[list[str]]:
+  """Small variables share a checksum, since a hundred calls cost more than their numbers."""
+  groups = collections.defaultdict(list)
+  filled = collections.Counter[tf.DType]()
+  for path, (copy, *_) in copies.items():
+    size = copy.shape.num_elements() or 0
+    groups[copy.dtype, path if size > _CHUNK else filled[copy.dtype] // _CHUNK].append(path)
+    filled[copy.dtype] += size
+  return list(groups.values())
+
+
+def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
+               cluster: Replicator | None) -> list[list[str]]:
+  """The groups whose variables have parted."""
+  if not groups:
+    return []
+  checksums = np.array([[_checksum(of_replica) for of_replica in zip(
+      *(copies[path] for path in group), strict=True)] for group in groups]).T
+  if cluster:
+    checksums = cluster.joined(checksums)
+  differs = (checksums != checksums[0]).any(axis=0)
+  return [group for group, is_different in zip(groups, differs, strict=True) if is_different]
+
+
+def _checksum(variables: tuple[tf.Variable, ...]) -> int:
+  """A weighted sum of the words of variables of a type, modulo 2^63."""
+  checksum = 0
+  with tf.device(variables[0].device):
+    flat = [tf.reshape(variable.read_value(), [-1]) for variable in variables]
+    whole = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
+    for first in range(0, len(whole), _CHUNK):
+      part = _sum_of(whole.dtype)(whole[first:first + _CHUNK])
+      checksum = (checksum * 1_000_003 + int(part)) % 2 ** 63
+  return checksum
+
+
+@functools.cache
+def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
+  """A compiled function: the weighted sum of the words of a vector, `[n] -> int64 []`."""
+  # Odd numbers without a pattern, so that neither a swap nor a change of signs cancels out.
+  # They are passed to the graph, which would take long to optimize with so large a constant.
+  with tf.device("CPU"):
+    weights = tf.constant(
+        np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1)
+
+  def weighted_sum(x: tf.Tensor) -> tf.Tensor:
+    if dtype == tf.string:
+      x = tf.strings.to_hash_bucket_fast(x, 2 ** 62)
+    if dtype == tf.bool:
+      x = tf.cast(x, tf.uint8)
+    if x.dtype.size < 4:
+      in_word = 4 // x.dtype.size
+      x = tf.reshape(tf.pad(x, [[0, -tf.size(x) % in_word]]), [-1, in_word])
+    # Widened at once: TensorFlow computes with int32 in the memory of the host.
+    words = tf.reshape(tf.cast(tf.bitcast(x, tf.int32), tf.int64), [-1])
+    return tf.reduce_sum(words * weights[:tf.size(words)])
+
+  return tf.function(weighted_sum, autograph=False, input_signature=[tf.TensorSpec([None], dtype)])

@@ -1,0 +1,294 @@
+"""The start of a new run from another one: its networks' weights, some of which stay frozen."""
+
+import collections
+import fnmatch
+import hashlib
+import pathlib
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import Any, Literal
+
+from replicator import atomic
+from replicator.configuration import differences
+from replicator.console.formatting import labeled
+from replicator.errors import UsageError, nearest
+from replicator.step import context
+from replicator.step.variables import variables_of
+from replicator.strategies.replicator import Replicator
+from replicator.training.checkpoints import names as naming
+from replicator.training.checkpoints.retention import Checkpoints
+from replicator.training.checkpoints.saver import Saver
+from replicator.training.checkpoints.snapshot import Snapshot, Variables
+from replicator.training.checkpoints.store import steps_of
+from replicator.training.workdir import reader
+from replicator.training.workdir.places import folder_of, is_url
+
+import gin
+import keras
+import numpy as np
+
+_MOST_LINES = 8  # On what is not taken; `run.json` names everything.
+
+Layers = Mapping[str, keras.layers.Layer]  # By name.
+Names = Mapping[str, str]  # Names of weights and averages, by path; see `names_of`.
+
+Origin = tuple[dict[str, Any] | None, list[str]]
+"""Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
+
+
+@gin.configurable(module="replicator", denylist=["run"])
+class StartFrom:
+  """Gives the networks of a new run the weights of another run, and freezes some of their layers.
+
+  A weight is taken if the same attributes lead to it in both runs, and its shape is the same; the
+  precision may differ. The moving averages of an optimizer come with the weights, and are copies of
+  them if the other run has none. Nothing else is taken: slots of optimizers, counts and the step
+  begin as in any run. A run that resumes takes nothing again.
+
+  A frozen layer goes on as the function that it was, bit for bit: no update changes it, its batch
+  normalization uses its moving statistics, and its spectral normalization keeps its vectors. Frozen
+  lower layers of a discriminator are FreezeD (Mo et al. 2020, arXiv:2002.10964).
+
+  Args:
+    run: the workdir of the other run, or its URL.
+    step: the number of training steps after which its checkpoint was saved; 'best' for the one
+      that its `Checkpoints.keep_best` names; None for the newest good one.
+    networks: the networks to take, by the attributes of the step that lead to them, such as
+      `['generator']`; None for all that both runs have. `{'teacher': 'generator', 'student':
+      'generator'}` gives networks of this run the weights of one of the other run.
+    frozen: what is frozen in each network: a number of its first layers or blocks,
+      `{'discriminator': 2}`; or names of layers, where `*` stands for any characters,
+      `{'discriminator': ['blocks/0', 'embedding'], 'encoder': ['*']}`.
+    averaged: whether the weights are the other run's moving averages, where it has them.
+  """
+
+  def __init__(self, run: str, step: int | Literal["best"] | None = None,
+               networks: Sequence[str] | Mapping[str, str] | None = None,
+               frozen: Mapping[str, int | Sequence[str]] | None = None,
+               averaged: bool = False):
+    self._run = run
+    self._step = step
+    self._networks = networks
+    self._averaged = averaged
+    self._frozen = frozen or {}
+
+  def begin(self, step: Any, replicator: Replicator, workdir: pathlib.Path) -> Origin:
+    """Freezes what is to be frozen and, if the run in `workdir` is new, takes the weights.
+
+    All workers must call it together.
+
+    Raises:
+      UsageError: there is no such run, checkpoint, network or layer; nothing in the checkpoint
+        fits the step, or something that is to be frozen does not.
+    """
+    networks = naming.networks_of(step)
+    frozen = self._freeze(networks)
+    if context.run.is_loading:  # The step gets a checkpoint of its own run; the other may be gone.
+      return None, []
+    if steps_of(workdir / "checkpoints"):
+      return self._resumed(workdir)
+    self._folder = folder_of(self._run, "newest" if self._step is None else "all")
+    if not steps_of(self._folder / "checkpoints"):
+      raise self._error("holds no checkpoint; write the workdir of a run that has saved one")
+    return self._take(step, replicator, networks, frozen)
+
+  def _error(self, what: str) -> UsageError:
+    return UsageError(f"train.start_from = '{self._run}': {what}")
+
+  @property
+  def _place(self) -> str:
+    """The run as `run.json` names it."""
+    return self._run if is_url(self._run) else str(folder_of(self._run).resolve())
+
+  def _resumed(self, workdir: pathlib.Path) -> Origin:
+    facts = reader.read_facts(workdir).get("start_from")
+    if facts and facts["run"] == self._place:
+      return facts, []
+    began = f"began from {facts['run']}" if facts else "began without it"
+    return facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because this run "
+                   f"resumes, and {began}; give a new run another --workdir"]
+
+  def _freeze(self, networks: Layers) -> Layers:
+    for path in self._frozen:
+      if path not in networks:
+        raise UsageError(f"StartFrom.frozen: the step has no network '{path}'."
+                         f"{nearest(path, networks)} Its networks are {_listed(networks)}")
+    frozen = {naming.joined(path, name): layer for path, which in self._frozen.items()
+              for name, layer in _chosen(path, networks[path], which).items()}
+    for layer in frozen.values():
+      layer.trainable = False
+    return frozen
+
+  def _take(self, step: Any, replicator: Replicator, networks: Layers, frozen: Layers) -> Origin:
+    folder, facts, values = self._read(step, replicator)
+    variables, here = variables_of(step), naming.names_of(step)
+    saved, there = Snapshot(values, facts["by_replica"]), facts["names"]
+    wanted = self._wanted(networks.keys(), {_network(path) for path in _weights(there).values()})
+    taken, left = match(wanted, variables, here, saved, there, self._averaged)
+    if not taken:
+      why = "; ".join(f"{name} {why}" for name, why in list(left.items())[:3])
+      raise self._error("nothing of it fits the networks of this run: "
+                        f"{why or 'StartFrom.networks names none'}")
+    _check_frozen(frozen, here, taken, left)
+    Variables(variables, replicator).put(Snapshot(
+        {path: values[other].astype(variables[path].dtype.as_numpy_dtype)
+         for path, other in taken.items()},
+        [path for path, other in taken.items() if other in saved.by_replica]))
+    weights = _weights(here).values()
+    of_each = collections.Counter(map(_network, weights))
+    taken_of_each = collections.Counter(_network(path) for path in weights if path in taken)
+    counts = {network: (count, of_each[network]) for network, count in taken_of_each.items()}
+    left |= dict.fromkeys(naming.others_of(step), "is in no network")
+    return {
+        "run": self._place, "step": facts["step"],
+        "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
+        "taken": {network: taken for network, (taken, _) in counts.items()},
+        "not_taken": left, "frozen": list(frozen),
+    }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen)
+
+  def _wanted(self, here: Set[str], there: Set[str]) -> dict[str, str]:
+    """The network there that each network here takes the weights of, of all in both runs."""
+    if self._networks is None:
+      return {name: name for name in [*here, *sorted(there - here)]}
+    wanted = (dict(self._networks) if isinstance(self._networks, Mapping)
+              else {name: name for name in self._networks})
+    for name, other in wanted.items():
+      for each, known, whose in ([(name, here & there, "both runs")] if name == other else
+                                 [(name, here, "this run"), (other, there, "the other run")]):
+        if each not in known:
+          raise UsageError(f"StartFrom.networks: '{each}' is no network of {whose}."
+                           f"{nearest(each, known)} {whose.capitalize().removesuffix(' runs')} "
+                           f"{'have' if name == other else 'has'} {_listed(known)}")
+    return wanted
+
+  def _read(self, step: Any, replicator: Replicator
+            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
+    """The folder, the facts and the values of the other run's checkpoint."""
+    settings = _settings_of_best(self._folder) if self._step == "best" else {}
+    source = Saver(self._folder / "checkpoints", step, retention=Checkpoints(**settings))
+    found = source.read(self._step, named=True)
+    agreed = int(replicator.by_worker(found[1]["step"])[0])
+    # The other run may have saved a newer one meanwhile.
+    return found if found[1]["step"] == agreed else source.read(agreed, named=True)
+
+
+def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
+  """The settings of a run that choose its best checkpoint."""
+  try:
+    written = differences.values((run / "config.gin").read_text())
+  except (OSError, ValueError) as error:
+    raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
+                     f"be read ({error}); write the number of a step") from error
+  return {name: written[f"Checkpoints.{name}"]
+          for name in ("keep_best", "best_is") if f"Checkpoints.{name}" in written}
+
+
+def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) -> Layers:
+  """The layers of a network that are to be frozen by name, without those inside them."""
+  blocks = naming.blocks_in(network)
+  if isinstance(which, int):
+    if not 0 <= which <= len(blocks):
+      raise UsageError(f"StartFrom.frozen: {which} layers of '{path}', which has {len(blocks)}: "
+                       f"{', '.join(blocks)}")
+    return {name: blocks[name] for name in list(blocks)[:which]}
+  layers = {name: layer for name, layer in {"": network, **naming.layers_in(network)}.items()
+            if layer.variables}
+  found: dict[str, keras.layers.Layer] = {}
+  for pattern in which:
+    names = fnmatch.filter(layers, pattern)
+    if not names:
+      raise UsageError(f"StartFrom.frozen: '{path}' has no layer '{pattern}'."
+                       f"{nearest(pattern, layers)} Its layers are {', '.join(blocks)}, and those "
+                       "inside them")
+    found.update({name: layers[name] for name in names})
+  return {name: layer for name, layer in found.items()
+          if not any(name != outer and f"{name}/".startswith(f"{outer}/" if outer else "")
+                     for outer in found)}
+
+
+def _listed(names: Iterable[str]) -> str:
+  return ", ".join(sorted(names)) or "none"
+
+
+def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str, str],
+           frozen: Collection[str]) -> list[str]:
+  took = ", ".join(f"{network} ({taken if taken == total else f'{taken} of {total}'} variables)"
+                   for network, (taken, total) in counts.items())
+  lines = [labeled("start from", f"{origin}: {took}")]
+  lines += [labeled("not taken", f"{name} {why}") for name, why in left.items()]
+  if len(left) > _MOST_LINES:
+    lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
+                                       "run.json names")]
+  return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])
+
+
+# ---- The weights that fit -----------------------------------------------------------------------
+
+
+def match(networks: Mapping[str, str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
+          there: Names, averaged: bool = False) -> tuple[dict[str, str], dict[str, str]]:
+  """Paths in a checkpoint by the paths in the step that they fit; why others are left, by name.
+
+  Args:
+    networks: their paths in the step, and what each takes the weights of: a path in the checkpoint.
+    variables: those of the step, by path.
+    here: the names of the step.
+    saved: the values of the checkpoint.
+    there: the names of the checkpoint.
+    averaged: whether the weights are those averages that the checkpoint has.
+  """
+  taken: dict[str, str] = {}
+  left: dict[str, str] = {}
+  averages = {name.removeprefix(naming.AVERAGE): path for path, name in there.items()
+              if name.startswith(naming.AVERAGE)}
+  average_of: dict[str, str] = {}  # The path there of the average of a weight that has a name here.
+  for network, other in networks.items():
+    mine = _within(here, network)
+    # By the names that they would have here.
+    renamed = {naming.joined(network, name.removeprefix(other).lstrip("/")): (name, path)
+               for name, path in _within(there, other).items()}
+    if not mine or not renamed:
+      left[network] = f"is {'only' if renamed else 'not'} in the other run"
+      continue
+    for name, path in mine.items():
+      if name not in renamed:
+        left[name] = "is not in the other run"
+        continue
+      name_there, path_there = renamed[name]
+      average_of[name] = averages.get(name_there, path_there)
+      if why := saved.misfit(path_there, variables[path], any_float=True):
+        left[name] = why
+      else:
+        taken[path] = average_of[name] if averaged else path_there
+    left |= {name: "is only in the other run" for name in renamed if name not in mine}
+  weights = {here[path] for path in taken}
+  for path, name in here.items():
+    weight = name.removeprefix(naming.AVERAGE)
+    if weight != name and weight in weights:
+      taken[path] = average_of[weight]
+  return taken, left
+
+
+def _check_frozen(frozen: Iterable[str], here: Names, taken: Collection[str],
+                  left: Mapping[str, str]) -> None:
+  """Raises a UsageError if something that is frozen would keep its first, random values."""
+  for path, name in here.items():
+    within = next((layer for layer in frozen if f"{name}/".startswith(f"{layer}/")), None)
+    if within is not None and path not in taken:
+      raise UsageError(f"StartFrom.frozen: '{within}' would stay random, because '{name}' "
+                       f"{left.get(name, 'is of a network that is not taken')}; freeze only what "
+                       "is taken")
+
+
+def _weights(names: Names) -> dict[str, str]:
+  """The paths of the weights by name, without averages."""
+  return {name: path for path, name in names.items() if not name.startswith(naming.AVERAGE)}
+
+
+def _within(names: Names, network: str) -> dict[str, str]:
+  """The paths of the weights of one network, by name."""
+  return {name: path for name, path in _weights(names).items() if _network(path) == network}
+
+
+def _network(path: str) -> str:
+  """The network that a weight with this path in a checkpoint belongs to."""
+  return path.rpartition("/")[0]

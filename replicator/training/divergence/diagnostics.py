@@ -1,0 +1,88 @@
+"""Cheap numbers about the networks and optimizers of a step, which show how a training goes.
+
+    grad_norm/OPTIMIZER        norm of the averaged gradients, before clipping
+    sigma/NETWORK              largest singular value of its `SpectralNorm` layers' kernels
+    learning_rate/OPTIMIZER    at a log point, that of the next update
+
+OPTIMIZER and NETWORK are the step's attributes: the last part of their path if that is unambiguous.
+All replicas compute the same numbers, so nothing is exchanged.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from replicator.errors import UsageError
+from replicator.internals.keras_internals import layers_in
+from replicator.step import context
+from replicator.step.hooks import Hook
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by
+
+import keras
+import tensorflow as tf
+
+
+class Signals(Hook):
+  """The signals of one step object, which holds networks and optimizers."""
+
+  def __init__(self, step: Callable):
+    held = list(held_by(step, (Optimizer, keras.layers.Layer)))
+    self._names: dict[int, str] = {}
+    for kind in (Optimizer, keras.layers.Layer):
+      named = _shortest({path: item for path, item in held if isinstance(item, kind)})
+      for name, item in named.items():
+        parts = [item] if isinstance(item, Optimizer) else layers_in(item)
+        self._names.update((id(part), name) for part in parts)
+
+  def measured(self, owner: Any, values: dict[str, tf.Tensor]) -> None:
+    """Keeps the numbers of a layer or an optimizer until the step ends."""
+    context.current().kept.setdefault(self, []).append((owner, values))
+
+  def scalars(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The signals of a step that has returned `outputs`.
+
+    An optimizer that makes several updates in the step reports the mean of their norms; a layer
+    that is called several times reports its last singular value. Raises a UsageError if the step
+    returns a scalar with the name of a signal.
+    """
+    norms: dict[str, list[tf.Tensor]] = {}
+    sigmas: dict[str, dict[int, tf.Tensor]] = {}
+    for owner, values in context.current().kept.get(self, ()):
+      name = self._names.get(id(owner), owner.name)
+      for key, value in values.items():
+        value = tf.cast(tf.stop_gradient(value), keras.config.floatx())
+        if isinstance(owner, Optimizer):
+          norms.setdefault(f"{key}/{name}", []).append(value)
+        else:
+          sigmas.setdefault(f"{key}/{name}", {})[id(owner)] = value
+    signals = {
+        **{name: tf.add_n(values) / len(values) for name, values in norms.items()},
+        **{name: tf.reduce_max(tf.stack(list(of_layers.values())))
+           for name, of_layers in sigmas.items()}}
+    for name in signals:
+      if name in outputs:
+        raise UsageError(f"the step returned '{name}', which is a signal of the log already; call "
+                         "it something else, or set Guard.signals = False")
+    return signals
+
+
+class LearningRates:
+  """The learning rates of the optimizers that a step holds."""
+
+  def __init__(self, step: Callable):
+    held = _shortest(dict(held_by(step, (Optimizer,))))
+    self._optimizers = {f"learning_rate/{name}": item for name, item in held.items()}
+
+  def now(self) -> dict[str, float]:
+    """The learning rate of the next update, by name: it depends on the updates so far alone."""
+    return {name: float(optimizer.keras_optimizer.learning_rate.numpy())
+            for name, optimizer in self._optimizers.items()}
+
+
+def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:
+  """Replaces each path by its last part, if no other path has the same last part."""
+  last = {path: path.rpartition("/")[2] for path in by_path}
+  count = Counter(last.values())
+  return {last[path] if count[last[path]] == 1 and not last[path].isdigit() else path: item
+          for path, item in by_path.items()}

@@ -1,0 +1,48 @@
+"""One pass over a data set, for evaluations."""
+
+from collections.abc import Generator
+
+from replicator.errors import UsageError, at_least_one
+from replicator.training.inputs.examples import ordered_batches
+from replicator.training.inputs.inputs import ExampleSource, Nest, check_size
+from replicator.training.inputs.pipeline import elements, ready
+
+import tensorflow as tf
+
+
+def batches(source: ExampleSource | tf.data.Dataset, size: int
+            ) -> Generator[Nest, None, None]:
+  """Passes once over a data set, in order; the last batch may be smaller.
+
+      for batch in replicator.batches(validation, 256):
+        auc.update_state(batch["label"], score(batch["image"]))
+
+  Args:
+    source: an example source, whose `load` makes the examples `0, 1, ..., size - 1`, without
+      `augmented`; or a finite `tf.data.Dataset` of examples, which is not batched.
+    size: the number of examples of a batch.
+
+  Returns:
+    nests of tensors `[n, ...]` of `size` examples, or of those that are left. Each example is in
+    exactly one of them.
+
+  Raises:
+    UsageError: `source` is neither, or repeats without end, or a batched source makes batches of
+      another size.
+  """
+  at_least_one("batches", size=size)
+  name = getattr(source, "__name__", type(source).__name__)
+  if isinstance(source, type):
+    raise UsageError(f"batches: the source is the class {name}; give an instance: {name}()")
+  if isinstance(source, tf.data.Dataset):
+    if source.cardinality() == tf.data.INFINITE_CARDINALITY:
+      raise UsageError("batches: the data set repeats without end, and is to be passed once; leave "
+                       "out .repeat()")
+    dataset = source.batch(size)
+  elif isinstance(source, ExampleSource):
+    check_size(source)
+    dataset = ordered_batches(source, size)
+  else:
+    raise UsageError(f"batches: the source is a {name}; it must be an example source, with size "
+                     "and load(index), or a tf.data.Dataset of examples")
+  return elements(ready(dataset))

@@ -1,0 +1,89 @@
+"""The examples of a source as a data set: in the order of training, or once each."""
+
+import functools
+from collections.abc import Callable
+
+from replicator.errors import UsageError
+from replicator.strategies.tracing import python_state
+from replicator.training.inputs.global_batches import check_rows
+from replicator.training.inputs.inputs import (
+  ExampleSource,
+  InputContext,
+  Nest,
+  is_batched,
+  variant,
+)
+from replicator.training.inputs.shuffle import shuffled
+
+import tensorflow as tf
+
+_AT_ONCE = 2  # Batches in the making: one begins while the other waits for its last examples.
+
+
+def shuffled_batches(source: ExampleSource, context: InputContext, first_step: int
+                     ) -> tf.data.Dataset:
+  """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
+
+  Raises a UsageError if a batched source makes batches of another size, or a source draws from a
+  generator of Python or NumPy.
+  """
+  own, whole = context.batch_size, context.global_batch_size
+
+  def at(position: tf.Tensor) -> Nest:  # [] or [own]
+    epoch, within = position // source.size, position % source.size
+    seed = tf.fill(position.shape, tf.constant(context.seed, tf.int64))
+    key = tf.cast(tf.stack([seed, epoch], -1), tf.uint32)
+    return variant(source, shuffled(within, key, source.size), tf.stack([seed, position], -1))
+
+  def example(i: tf.Tensor) -> Nest:
+    return at(i // own * whole + context.input_pipeline_id * own + i % own)
+
+  def batch(step: tf.Tensor) -> Nest:
+    return at(step * whole + context.input_pipeline_id * own + tf.range(own, dtype=tf.int64))
+
+  if is_batched(source):
+    steps = tf.data.Dataset.range(first_step, tf.int64.max)
+    return _batched(source, steps, batch, own)
+  places = tf.data.Dataset.range(first_step * own, tf.int64.max)
+  return _mapped(source, places, example, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+
+
+def ordered_batches(source: ExampleSource, size: int) -> tf.data.Dataset:
+  """All examples of a source once, as `load` makes them, in batches `[n, ...]` of up to `size`.
+
+  Raises a UsageError as `shuffled_batches` does.
+  """
+  if not is_batched(source):
+    return _mapped(source, tf.data.Dataset.range(source.size), source.load,
+                   tf.data.AUTOTUNE).batch(size)
+  middle = source.size // size * size
+  parts = [  # Each has static shapes.
+      _batched(source, tf.data.Dataset.range(first, end).batch(each, drop_remainder=True),
+               source.load, each)
+      for first, end, each in ((0, middle, size), (middle, source.size, source.size - middle))
+      if first < end]
+  return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+
+def _batched(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf.Tensor], Nest],
+             size: int) -> tf.data.Dataset:
+  batches = _mapped(source, dataset, make, _AT_ONCE)
+  check_rows(batches, size, f"{type(source).__name__}.batched = True, but it makes",
+             f"the number of indices that it is called with, {size} here; remove the attribute if "
+             "its methods take one index")
+  return batches
+
+
+def _mapped(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf.Tensor], Nest],
+            at_once: int) -> tf.data.Dataset:
+  """Maps a data set; raises a UsageError if that draws from a generator of Python or NumPy."""
+  # AutoGraph would convert functions of NumPy in it, too, and take twenty times as long.
+  make = tf.autograph.experimental.do_not_convert(make)
+  states = lambda: python_state.generators_of(getattr(source, "__dict__", {}))
+  for _ in range(2):  # Another thread may draw; and layers that are made once draw their seeds.
+    before, made, after = states(), dataset.map(make, at_once), states()
+    if not (moved := python_state.changed(before, after)):
+      return made
+  raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, once for "
+                   "all examples, since TensorFlow compiles it; write augmented(index, seed), and "
+                   "draw with tf.random.stateless_uniform(shape, seed) or the like")

@@ -1,0 +1,87 @@
+"""A data set of global batches, and the rows of them that are a pipeline's own."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from replicator.errors import UsageError
+from replicator.training.inputs.inputs import InputContext, Nest
+
+import tensorflow as tf
+import tree
+
+_WRONG_SIZE = "rows of the batch of the step"
+_FOUND = re.compile(_WRONG_SIZE + r"\D*(\d+)\D*(\d+)")  # The step, and its number of examples.
+
+
+def own_rows(dataset: tf.data.Dataset, context: InputContext, first_step: int) -> tf.data.Dataset:
+  """The pipeline's rows of each global batch from `first_step` on: `[context.batch_size, ...]`.
+
+  Raises a UsageError if the batches have another size. Where the data set cannot say their size,
+  its iterator raises an error, of which `sizes_refused` makes a UsageError.
+  """
+  size = context.global_batch_size
+  shapes = _check(dataset, size)
+  dataset = dataset.skip(first_step)
+  is_static = all(shape.rank and shape[0] for shape in shapes)
+  if is_static and context.num_input_pipelines == 1:
+    return dataset
+  own = context.batch_size
+  first = context.input_pipeline_id * own
+
+  def rows_of(x: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(x[first:first + own], tf.TensorShape([own]).concatenate(x.shape[1:]))
+
+  @tf.autograph.experimental.do_not_convert
+  def rows(number: tf.Tensor, batch: Nest) -> Nest:
+    checks = [] if is_static else [
+        tf.debugging.Assert(tf.shape(x)[0] == size, [_WRONG_SIZE, number, tf.shape(x)[0]])
+        for x in tree.flatten(batch)]
+    with tf.control_dependencies(checks):  # Else the error of `rows_of` may come first.
+      return tree.map_structure(rows_of, batch)
+
+  return dataset.enumerate(first_step + 1).map(rows)
+
+
+@contextlib.contextmanager
+def sizes_refused(size: int) -> Iterator[None]:
+  """Raises a UsageError for a global batch without `size` examples, where its own error comes."""
+  try:
+    yield
+  except tf.errors.InvalidArgumentError as error:
+    if not (found := _FOUND.search(str(error))):
+      raise
+    step, count = map(int, found.groups())
+    remedy = (f"or train.global_batch_size = {count}" if step == 1 else
+              f"or .batch({size}, drop_remainder=True)")
+    raise UsageError(f"train: the batch of step {step} has {count} examples, and "
+                     f"train.global_batch_size = {size}; write .repeat().batch({size}) where the "
+                     f"data set is made, {remedy}") from None
+
+
+def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
+  """The shapes of the tensors of a data set; raises a UsageError if they are not such batches."""
+  specs = tree.flatten(dataset.element_spec)
+  for spec in specs:
+    if not isinstance(spec, tf.TensorSpec):
+      raise UsageError(f"train: the data set has a {type(spec).__name__.removesuffix('Spec')}; a "
+                       "step takes tensors: convert it in a .map(...), or leave it out")
+  shapes = [spec.shape for spec in specs]
+  sizes = {shape[0] for shape in shapes if shape.rank} - {None}
+  if any(shape.rank == 0 for shape in shapes) or len(sizes) > 1:
+    raise UsageError("train: the data set has single examples, with tensors of shape "
+                     f"{', '.join(map(str, shapes))}; write .batch({size}, drop_remainder=True), "
+                     "for train.global_batch_size")
+  if sizes - {size}:
+    found = sizes.pop()
+    raise UsageError(f"train: the data set has batches of {found}, and train.global_batch_size = "
+                     f"{size}; write .batch({size}, drop_remainder=True) where it is made, or "
+                     f"train.global_batch_size = {found}")
+  return shapes
+
+
+def check_rows(dataset: tf.data.Dataset, size: int, makes: str, what: str) -> None:
+  """Raises a UsageError, on who `makes` a data set and `what`, unless its batches have a size."""
+  for spec in tree.flatten(dataset.element_spec):
+    if not spec.shape.rank or spec.shape[0] != size:
+      raise UsageError(f"{makes} a tensor of shape {spec.shape}; its first axis must be {what}")

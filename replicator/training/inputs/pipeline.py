@@ -1,0 +1,95 @@
+"""The input pipeline of a process: its part of the global batches, in the order of the steps."""
+
+from collections.abc import Generator
+
+from replicator.errors import UsageError
+from replicator.training.inputs.examples import shuffled_batches
+from replicator.training.inputs.global_batches import check_rows, own_rows, sizes_refused
+from replicator.training.inputs.inputs import (
+  ExampleSource,
+  InputContext,
+  Inputs,
+  Nest,
+  made_by,
+  whole_batches,
+)
+
+import tensorflow as tf
+
+# Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
+_READY = 2
+
+
+def pipeline(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.data.Dataset:
+  """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
+
+  Raises:
+    UsageError: the batch does not divide by the replicas, or a data set, that of an input
+      function, or a batched source, makes batches of another size.
+  """
+  context.get_per_replica_batch_size(context.global_batch_size)
+  if isinstance(inputs, ExampleSource):
+    dataset = shuffled_batches(inputs, context, first_step)
+  elif (whole := whole_batches(inputs)) is not None:
+    dataset = own_rows(whole, context, first_step)
+  else:
+    dataset = made_by(inputs, context)
+    check_rows(
+        dataset, context.batch_size, "the input function yields", "the pipeline's part of the "
+        f"global batch, context.batch_size = {context.batch_size} (batch with "
+        "drop_remainder=True, so that shapes are static)")
+    dataset = dataset.skip(first_step)
+  return ready(dataset)
+
+
+def ready(dataset: tf.data.Dataset) -> tf.data.Dataset:
+  """The same elements in the same order, the next ones of which are made in advance."""
+  options = tf.data.Options()
+  options.deterministic = True
+  # The thread that tunes a pipeline often misses that its iterator is closed, and then keeps the
+  # process waiting, for up to a minute. Without it, AUTOTUNE means the number of cores.
+  options.autotune.enabled = False
+  return dataset.with_options(options).prefetch(_READY)
+
+
+def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
+           steps_per_call: int = 1) -> Generator[Nest, None, None]:
+  """Yields the batches of `pipeline`, or without inputs None; close it where they are taken.
+
+  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`. Raises a
+  UsageError as `pipeline` does, if a global batch has another size, or if the data set ended.
+  """
+  if inputs is None:
+    while True:
+      yield None
+  dataset = pipeline(inputs, context, first_step)
+  count = int(dataset.cardinality())
+  if steps_per_call > 1:
+    dataset = dataset.batch(steps_per_call, drop_remainder=True).prefetch(1)
+  step = first_step
+  with sizes_refused(context.global_batch_size):
+    for batch in elements(dataset):
+      yield batch
+      step += steps_per_call
+  repeats = count == tf.data.INFINITE_CARDINALITY
+  if step == first_step and (repeats or (step == 0 and (count == 0 or steps_per_call == 1))):
+    raise UsageError("the data set has no batch: fewer examples than one batch, which it drops, or "
+                     "a filter that drops all")
+  raise UsageError(f"the data set ended before step {step + steps_per_call}" + (
+      ", though it repeats: another pass has no examples, as that over a generator which is used "
+      "up; make the generator anew for each pass" if repeats else
+      ": it has fewer batches than train.steps; .repeat() it"))
+
+
+def elements(dataset: tf.data.Dataset) -> Generator[Nest, None, None]:
+  """Yields the elements of a data set; close it where they are taken, unless it ends.
+
+  Whoever drops the iterator of a data set waits for the examples in the making. Python's collector
+  may run in a thread that makes one, which would then wait for itself: so no iterator is left to
+  the collector, not even in the traceback of an error.
+  """
+  try:
+    yield from dataset
+  except BaseException as error:
+    error.__context__ = None  # TensorFlow's own error, whose frames hold the iterator, too.
+    raise error.with_traceback(None) from error.__cause__

@@ -1,0 +1,118 @@
+"""The position of a run: a checkpoint keeps it besides the variables, and restores it."""
+
+import contextlib
+from collections.abc import Collection
+
+from replicator.errors import RunFailed, UsageError
+from replicator.training.divergence.rollback import Diverged, Rollback
+from replicator.training.inputs.inputs import digest_of, num_examples
+from replicator.training.run import Run
+from replicator.training.workdir import places
+
+import numpy as np
+
+
+class RunningMeans:
+  """Means of scalars over the steps that returned them, which continue from an earlier `state`."""
+
+  def __init__(self, state: dict | None = None):
+    self._sums: dict[str, float] = dict(state["sums"]) if state else {}
+    self._counts: dict[str, int] = dict(state["counts"]) if state else {}
+
+  def add(self, values: dict[str, np.ndarray], counters: Collection[str] = ()) -> None:
+    """Adds the values of some steps, `{name: [steps]}`; the last one of counters is their mean."""
+    for name, series in values.items():
+      if name in counters:
+        self._sums[name], self._counts[name] = float(series[-1]), 1
+        continue
+      self._sums[name] = self._sums.get(name, 0.0) + float(np.sum(series, dtype=np.float64))
+      self._counts[name] = self._counts.get(name, 0) + len(series)
+
+  def take(self) -> dict[str, float]:
+    """Returns the means, and starts over."""
+    means = {name: total / self._counts[name] for name, total in self._sums.items()}
+    self._sums, self._counts = {}, {}
+    return means
+
+  def state(self) -> dict:
+    """The sums and counts that a checkpoint keeps, as JSON."""
+    return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+
+class Position:
+  """Saves and restores the position of a run, which begins at its newest checkpoint, if it has one.
+
+  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps, or
+  the data had another number of examples, or another digest (see `inputs.digest_of`), when the
+  checkpoints were saved: each step would get others.
+  """
+
+  def __init__(self, run: Run, rollback: Rollback):
+    self.run = run
+    self.rollback = rollback
+    self._examples, self._digest = num_examples(run.inputs), digest_of(run.inputs)
+    self.means = RunningMeans()  # Since the last log point.
+    self.saved_step: int | None = None  # The last one that this process saved.
+    self._restore()
+
+  def save(self, due: bool) -> None:
+    """Saves a checkpoint, with the scalars of this step's line; see `Checkpoints.save`."""
+    run = self.run
+    self.run.saver.save(
+        run.step, {"seconds": run.seconds, "window": self.means.state(),
+                   "examples": self._examples, "digest": self._digest, **self.rollback.state()},
+        run.writer.line(run.step), due)
+    self.saved_step = run.step
+
+  def roll_back(self, diverged: Diverged) -> str:
+    """Returns to the last checkpoint on all workers; the result is one line about it.
+
+    It skips a checkpoint that a stop or an end has saved, since a run that goes on has none there,
+    unless there is no other.
+
+    Raises a RunFailed if the guard says that the run must stop instead, or it cannot go on there.
+    """
+    with contextlib.suppress(RunFailed):  # It would hide the divergence.
+      self.run.saver.wait()
+    if self.run.is_chief:
+      places.refresh(self.run.workdir)  # Where others have copies, they get it from there.
+    # Waits until the chief has written its checkpoint, and every worker its failed batch. Else a
+    # worker could restore an older checkpoint, or end the run while others still write.
+    self.run.replicator.by_worker(self.run.step)
+    self.rollback.check_may_roll_back(diverged)
+    counted = self.rollback.state()
+    if not (self._restore(due_only=True) or self._restore()):
+      raise RunFailed(f"{diverged}; no checkpoint was saved before")
+    line = self.rollback.roll_back(diverged, self.run.step, counted)
+    if why := self.run.schedule.missed(self.run.step):
+      raise RunFailed(f"{diverged}; {why}") from None
+    return line
+
+  def _restore(self, due_only: bool = False) -> bool:
+    """Continues at the newest checkpoint; False if there is none."""
+    run = self.run
+    state = run.saver.restore(due_only)
+    if state is not None:
+      run.step, run.seconds = state["step"], state["seconds"]
+      run.saved_step = run.step
+      self.means = RunningMeans(state["window"])
+      self._check_data(state["examples"], state["digest"])
+      self.rollback.restore(state)
+    steps = run.replicator.by_worker(run.step)
+    if len({*steps}) > 1:
+      raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
+                       "all must see the same workdir, on a file system that they share")
+    return state is not None
+
+  def _check_data(self, examples: int | None, digest: str | None) -> None:
+    if examples is not None and self._examples not in (None, examples):
+      what = f"with {examples:,} examples, and the data has {self._examples:,}"
+    elif digest is not None and self._digest not in (None, digest):
+      what = ("with other data: as many examples, but not the same names, sizes and labels, or not "
+              "in the same order")
+    else:
+      return
+    self.run.saver.refuse(
+        f"--workdir: the run was saved {what}, so its steps would get others",
+        "put the data back as it was, write another --workdir, or go on with this data by "
+        "--allow_partial_restore")

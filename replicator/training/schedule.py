@@ -1,0 +1,75 @@
+"""When a run logs, evaluates, calls its callbacks and saves."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from replicator.errors import UsageError
+from replicator.training.callbacks.callback import Callback
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """The numbers of `replicator.train`, and the callbacks.
+
+  Raises a UsageError if a callback would be due inside a call.
+  """
+
+  steps: int
+  steps_per_call: int
+  log_every: int
+  eval_every: int
+  checkpoint_every: int
+  callbacks: Sequence[Callback] = ()
+
+  def __post_init__(self) -> None:
+    for callback in self.callbacks:
+      if callback.every and callback.every % self.steps_per_call:
+        raise UsageError(f"{type(callback).__name__}.every = {callback.every}: must be a multiple "
+                         f"of train.steps_per_call = {self.steps_per_call}")
+
+  @property
+  def modules(self) -> dict[str, Callback]:
+    """The callbacks that a checkpoint keeps, by name."""
+    found: dict[str, Callback] = {}
+    for callback in self.callbacks:
+      if isinstance(callback, tf.Module):
+        name = type(callback).__name__
+        count = sum(type(each) is type(callback) for each in found.values())
+        found[name if not count else f"{name}_{count + 1}"] = callback
+    return found
+
+  def logs_at(self, step: int) -> bool:
+    """Whether the scalars are logged after `step` steps."""
+    return self._is_due(self.log_every, step)
+
+  def evaluates_at(self, step: int) -> bool:
+    """Whether an evaluation is due after `step` steps."""
+    return self._is_due(self.eval_every, step)
+
+  def saves_at(self, step: int) -> bool:
+    """Whether a checkpoint is due after `step` steps."""
+    return self._is_due(self.checkpoint_every, step)
+
+  def calls_at(self, callback: Callback, step: int) -> bool:
+    """Whether `after_steps` of a callback is due after `step` steps."""
+    every = self.log_every if callback.every is None else callback.every
+    return step > 0 and (self._is_due(every, step) or step in callback.at)
+
+  def is_due(self, step: int) -> bool:
+    """Whether anything is due after `step` steps, so that they must have ended."""
+    return (self.logs_at(step) or self.evaluates_at(step) or self.saves_at(step)
+            or any(self.calls_at(callback, step) for callback in self.callbacks))
+
+  def missed(self, step: int) -> str:
+    """Says why whole calls from `step` on would miss what is due, and the end, if so."""
+    each = self.steps_per_call
+    if step >= self.steps or step % each == 0:
+      return ""
+    return (f"train.steps_per_call = {each}: does not divide step {step}, where the run resumes, "
+            f"so that no call would end at a step that is due; write {math.gcd(step, each)}")
+
+  def _is_due(self, every: int, step: int) -> bool:
+    return every > 0 and (step % every == 0 or step == self.steps)

@@ -1,0 +1,57 @@
+"""Checks of what is given to `train`; each raises a UsageError."""
+
+import inspect
+from collections.abc import Callable
+
+from replicator.errors import UsageError
+
+
+def check_step(step: Callable, has_inputs: bool) -> None:
+  """Checks what `make_step` has returned."""
+  if isinstance(step, type) or not callable(step):
+    name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
+    raise UsageError("train: make_step returned " + name + "; it must return the step, a function "
+                     "or a tf.Module that is called with a batch")
+  if error := _misfit(step, int(has_inputs)):
+    raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
+                     "batch), or give train no inputs" if has_inputs else
+                     "the step takes an argument, and train has no inputs to call it with; give "
+                     "train inputs, or write def __call__(self)") from error
+
+
+def check_called(name: str, function: Callable | None, *arguments: str) -> None:
+  """Checks a function that the loop calls with these arguments; None is none."""
+  if function is None:
+    return
+  if not callable(function):
+    raise UsageError(f"train: {name} is a {type(function).__name__}; give a function of "
+                     f"({', '.join(arguments)})")
+  if error := _misfit(function, len(arguments)):
+    raise UsageError(f"train: {name} is called with the {' and its '.join(arguments)}; write "
+                     f"def {name}({', '.join(arguments)})") from error
+
+
+def _misfit(function: Callable, arguments: int) -> TypeError | None:
+  """Why a function cannot be called with so many arguments; None if it can, or does not say."""
+  try:
+    inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
+  except TypeError as error:
+    return error
+  except ValueError:  # It does not say what it takes.
+    pass
+  return None
+
+
+def check(**settings: int) -> None:
+  """Checks the numbers."""
+  for name, value in settings.items():
+    lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
+    if not isinstance(value, int) or value < lowest:
+      raise UsageError(f"train.{name} = {value!r}: must be a whole number of at least {lowest}")
+  if settings["seed"] >= 2 ** 32:
+    raise UsageError(f"train.seed = {settings['seed']}: must be below 2 ** 32")
+  for name in ("steps", "log_every", "eval_every", "checkpoint_every"):
+    value = settings[name]
+    if value % settings["steps_per_call"]:
+      raise UsageError(f"train.{name} = {value}: must be a multiple of train.steps_per_call = "
+                       f"{settings['steps_per_call']}")

@@ -1,0 +1,113 @@
+"""The files of a workdir that hold what a run logs: `metrics.jsonl`, `samples/`, TensorBoard's."""
+
+import contextlib
+import io
+import json
+import math
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+
+from replicator import atomic
+from replicator.internals.tensorflow_internals import handle
+from replicator.training.workdir import reader
+from replicator.training.workdir.writer import Sink
+
+import numpy as np
+import tensorflow as tf
+
+_MAIN = "samples"  # The image of this name has no folder of its own in `samples/`.
+
+
+class MetricsFile(Sink):
+  """`metrics.jsonl`: a JSON object for each step that has scalars."""
+
+  def __init__(self, workdir: pathlib.Path):
+    self._path = workdir / "metrics.jsonl"
+
+  def scalars(self, step: int, values: Mapping[str, float]) -> None:
+    """Appends a line."""
+    row = {"step": step, **{name: reader.as_json(value) for name, value in values.items()}}
+    with self._path.open("a") as file:
+      file.write(json.dumps(row, allow_nan=False) + "\n")
+
+  def sync(self) -> None:
+    """Forces the lines to the disk; raises an OSError if that fails."""
+    with contextlib.suppress(FileNotFoundError):  # Nothing may be logged yet.
+      atomic.to_disk(self._path)
+
+  def take_back(self, step: int) -> None:
+    """Drops the lines after `step`."""
+    if self._path.exists():
+      kept = [line for line in self._path.read_text().splitlines()  # A crash may tear the last.
+              if reader.object_in(line).get("step", math.inf) <= step]
+      atomic.write_whole(self._path, "".join(line + "\n" for line in kept))
+
+
+class SampleFiles(Sink):
+  """`samples/step-NNNNNNNN.png` and `samples/NAME/step-NNNNNNNN.png`."""
+
+  def __init__(self, workdir: pathlib.Path):
+    self._folder = workdir / "samples"
+
+  def images(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+    """Writes a file for each image."""
+    from PIL import Image
+    for name, pixels in values.items():
+      file = io.BytesIO()
+      Image.fromarray(pixels).save(file, format="png")
+      folder = self._folder if name == _MAIN else self._folder / name
+      folder.mkdir(parents=True, exist_ok=True)
+      atomic.write_whole(folder / f"step-{step:08d}.png", file.getvalue())
+
+  def take_back(self, step: int) -> None:
+    """Removes the images after `step`."""
+    for image in self._folder.rglob("step-*.png"):
+      number = image.stem.removeprefix("step-")
+      if number.isdecimal() and int(number) > step:  # Others are the user's.
+        image.unlink()
+
+
+class TensorBoard(Sink):
+  """TensorBoard's event files, which hold everything."""
+
+  def __init__(self, workdir: pathlib.Path):
+    self._events = tf.summary.create_file_writer(str(workdir))
+
+  @contextlib.contextmanager
+  def as_default(self, step: int | tf.Tensor) -> Iterator[None]:
+    """In the body, `tf.summary` writes here, as of this step unless it names another one."""
+    with self._events.as_default(step):
+      yield
+
+  def scalars(self, step: int, values: Mapping[str, float]) -> None:
+    """Writes the scalars; those without a slash go to the group `train`."""
+    with self._events.as_default(step), np.errstate(over="ignore"):
+      for name, value in values.items():
+        if name != "seconds":  # It holds float32, and refuses a larger number.
+          tf.summary.scalar(name if "/" in name else f"train/{name}", np.float32(value))
+    self._events.flush()
+
+  def images(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+    """Writes the images."""
+    with self._events.as_default(step):
+      for name, pixels in values.items():
+        tf.summary.image(name, pixels[np.newaxis])
+
+  def histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+    """Writes the histograms."""
+    with self._events.as_default(step):
+      for name, numbers in values.items():
+        tf.summary.histogram(name, numbers)
+
+  def text(self, step: int, values: Mapping[str, str]) -> None:
+    """Writes the texts."""
+    with self._events.as_default(step):
+      for name, text in values.items():
+        tf.summary.text(name, text)
+
+  def take_back(self, step: int) -> None:
+    """Makes TensorBoard ignore earlier events of the steps after `step`."""
+    start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    event = tf.compat.v1.Event(step=step + 1, wall_time=time.time(), session_log=start)
+    tf.raw_ops.ImportEvent(writer=handle(self._events), event=event.SerializeToString())

@@ -1,0 +1,73 @@
+"""Which process is missing, from what TensorFlow 2.21 says of it."""
+
+import contextlib
+import socket
+import threading
+
+from replicator.errors import RunFailed
+from replicator.strategies.cluster import lost
+from tests.programs.grpc_server import serving
+
+import pytest
+
+CLUSTER = {"worker": ["n1:1", "n2:2", "n3:3"]}
+ABORTED = "Collective ops is aborted by: "
+BROKEN = (ABORTED + "recvmsg:Connection reset by peer\n"
+          "Additional GRPC error information from remote target /job:worker/replica:0/task:1 "
+          "while calling /tensorflow.WorkerService/RecvBuf:\n")
+NO_HEARTBEAT = (ABORTED + "Error reported from /job:worker/task:2: The following tasks are "
+                "unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:2\n")
+TWICE = (ABORTED + "Error reported from /job:worker/task:1: /job:worker/replica:0/task:1 "
+         "unexpectedly tried to connect with a different incarnation. It has likely restarted")
+NO_LEADER = ABORTED + "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat\n"
+
+
+def test_the_lost_process_is_named():
+  # A graph names the device of an operation, which is this process's own.
+  own = "Detected at node on /job:worker/replica:0/task:0/device:CPU:0\n"
+  for message, name in (
+      (own + BROKEN, "worker 1 (n2:2)"), (NO_HEARTBEAT, "worker 2 (n3:3)"),
+      (NO_LEADER, "worker 0 (n1:1)"),
+      # From a process that had lost another one.
+      (f"{ABORTED}Error reported from /job:worker/task:2: {lost.NEWS}worker 1 (n2:2) [type]",
+       "worker 1 (n2:2)"),
+      (own + TWICE, "worker 1 (n2:2)"), (own + "Incompatible shapes", None),
+      (f"{ABORTED}Shape mismatch", None)):
+    assert lost.lost_process(message, CLUSTER) == name, message
+  assert lost.lost_process(NO_LEADER, {"chief": ["n0:1"], **CLUSTER}) == "chief 0 (n0:1)"
+  said, news = lost.failure(TWICE, CLUSTER)
+  assert said.startswith("worker 1 (n2:2) was started twice; start each process of the run once")
+  assert lost.failure(f"{ABORTED}Error reported from /job:worker/task:0: {news}", CLUSTER) == (
+      said, news)
+
+
+def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
+  with serving() as there, socket.create_server(("127.0.0.1", 0)) as stranger:
+    address, silent = (f"127.0.0.1:{port}" for port in (there, stranger.getsockname()[1]))
+
+    def config(*others: str, index: int = 0) -> dict:
+      return {"cluster": {"worker": ["127.0.0.1:1", *others]},
+              "task": {"type": "worker", "index": index}}
+
+    lost.await_others(config(address), 60.0)
+    lost.await_others(config(silent, index=1), 60.0)  # Only the first one waits here.
+    with pytest.raises(RunFailed) as raised:
+      lost.await_others(config(address, silent), 0.5)
+    assert str(raised.value) == (
+        f"worker 2 ({silent}) did not start within 0.5 seconds; start all processes of the run "
+        "together, or set Replicator.join_timeout to more seconds")
+
+    def start() -> None:
+      stranger.close()
+      stack.enter_context(serving(int(silent.rpartition(":")[2])))
+
+    with contextlib.ExitStack() as stack:
+      threading.Timer(0.3, start).start()
+      lost.await_others(config(address, silent), 60.0)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.
+def test_whether_tensorflow_listens(host):
+  with serving() as port:
+    assert lost.listens(f"{host}:{port}")
+  assert not lost.listens(f"{host}:{port}")

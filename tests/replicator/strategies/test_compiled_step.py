@@ -1,0 +1,114 @@
+"""A compiled step: several steps in one call, and the scalars that it logs."""
+
+import re
+
+from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
+from replicator.strategies.compiled_step import CompiledStep
+from tests.programs.closeness import nests_close
+from tests.programs.counter import Counter
+from tests.programs.refusals import refusal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+BATCHES = np.random.default_rng(0).normal(size=[6, 8, 3])
+
+
+class Regression(tf.Module):
+  """A training with everything whose order may matter: an optimizer, noise, the step number."""
+
+  def __init__(self):
+    super().__init__()
+    self.weights = keras.Variable(np.array([[0.1], [0.2], [0.3]]))
+    self.optimizer = wrap_optimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), [self.weights], ema_decay=0.9)
+
+  def __call__(self, batch):
+    noise = random.normal("noise", [batch["x"].shape[0], 1])
+    with tf.GradientTape() as tape:
+      error = tf.matmul(batch["x"], self.weights.value) - 1.0 + noise
+      loss = tf.reduce_mean(error ** 2)
+    self.optimizer.apply(tape.gradient(loss, [self.weights.value]), [self.weights])
+    return {"loss": loss, "number": step_number(), "noise": tf.reduce_mean(noise)}
+
+
+def train(replicator: Replicator, steps_per_call: int, eagerly=lambda: None):
+  """The history of six steps, and the variables after them."""
+  with replicator.scope():
+    step = Regression()
+  eagerly()
+  function = CompiledStep(replicator, step, steps_per_call, logs=True)
+  calls = BATCHES if steps_per_call == 1 else BATCHES.reshape(-1, steps_per_call, 8, 3)
+  histories = [function(steps_per_call * i, {"x": x}).fetch()[0] for i, x in enumerate(calls)]
+  history = {name: np.concatenate([h[name] for h in histories]) for name in histories[0]}
+  return history, [step.weights.numpy(), step.optimizer.averages[0].numpy()]
+
+
+def test_replicas_steps_in_one_call_an_eager_call_and_xla_train_the_same(float64, run_eagerly):
+  one, mirrored = Replicator("one_device"), Replicator("mirrored", logical_cpus=2)
+  expected = train(one, 1)
+  assert list(expected[0]["number"]) == list(range(6)) and len(set(expected[0]["noise"])) == 6
+  for steps_per_call in (2, 6):
+    nests_close(train(one, steps_per_call), expected, 1e-13)
+  for replicator, steps_per_call in ((mirrored, 3), (Replicator("mirrored", logical_cpus=4), 1),
+                                     (Replicator("central_storage", logical_cpus=2), 3)):
+    nests_close(train(replicator, steps_per_call), expected, 1e-12)
+  nests_close(train(Replicator("one_device", jit_compile=True), 3), expected, 1e-11)
+  nests_close(train(mirrored, 3, run_eagerly), expected, 1e-12)
+
+
+def call(step, replicator=None, inputs=None, **kwargs):
+  return CompiledStep(replicator or Replicator("mirrored", logical_cpus=2), step, 1, logs=True)(
+      0, inputs, **kwargs).fetch()
+
+
+def test_scalars_are_means_over_replicas(synchronous):
+  n = synchronous.num_replicas
+  def step(batch):
+    return {"mean": tf.reduce_mean(batch["x"]), "id": replica_id(), "sum": all_sum(tf.constant(1)),
+            "python": 2, "true": tf.constant(True), "nan": tf.constant(np.nan)}
+  history, _ = call(step, synchronous, {"x": np.arange(8.0)})
+  assert np.isnan(history.pop("nan")).all()
+  assert {name: list(values) for name, values in history.items()} == {
+      "mean": [3.5], "id": [(n - 1) / 2], "sum": [n], "python": [2], "true": [1]}
+  assert {values.dtype for values in history.values()} == {np.dtype("float32")}
+
+
+def test_unsigned_integers_and_variables_are_counters(synchronous):
+  with synchronous.scope():
+    counter = Counter()
+  step = lambda: {"loss": 1.0, "count": tf.constant(3, tf.uint64), "number": 3,
+                  "flag": tf.constant(True), "mean": counter()["count"], "variable": counter.count}
+  running = CompiledStep(synchronous, step, 2, logs=True)(0, None)
+  history, _ = running.fetch()
+  assert running.counters == ["count", "variable"]
+  assert history["variable"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("precision, dtype", [
+    ("float64", "float64"), ("mixed_bfloat16", "float32")])
+def test_scalars_have_the_precision_of_the_run(set_precision, precision, dtype):
+  set_precision(precision)
+  history, _ = call(lambda: {"third": tf.constant(1 / 3, tf.float64)})
+  assert history["third"].dtype == dtype
+  assert history["third"][0] == np.asarray(1 / 3, dtype)
+
+
+def test_outputs_that_are_no_dict_of_scalars():
+  column = "which is a column of the log already; call it something else"
+  for step, message in [
+      (lambda: {"ok": 1.0, "loss": [1.0, 2.0]},
+       r"the step returned 'loss' of shape \(2,\); return a scalar, such as its tf.reduce_mean"),
+      (lambda: {}, "must return a non-empty dict of scalars to log, .* not dict"),
+      (lambda: None, "must return a non-empty dict of scalars to log, .* not NoneType"),
+      (lambda: tf.constant(0.0), "must return a non-empty dict of scalars"),
+      (lambda: {3: 1.0}, "a scalar with the name 3; write a string"),
+      (lambda: {"eval/loss": 1.0}, "a scalar with the name 'eval/loss'; write a string, which does "
+       "not begin with 'eval/'"),
+      (lambda: {"losses": {"d": 1.0}}, "the step returned 'losses', a dict; return a scalar of"),
+      (lambda: {"name": "d"}, "the step returned 'name', which is string; return a scalar of"),
+      *((lambda name=name: {name: 1.0}, f"the step returned '{name}', {column}")
+        for name in ("step", "staleness", "seconds", "data_wait"))]:
+    assert re.search(message, refusal(call, step))

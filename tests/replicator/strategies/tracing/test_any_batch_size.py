@@ -1,0 +1,73 @@
+"""Functions that are compiled once for batches of any size."""
+
+import gc
+import weakref
+
+import replicator
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+class Scaled(tf.Module):
+  """Scales the examples of a batch, and counts how often it is traced."""
+
+  def __init__(self, scale: float):
+    super().__init__()
+    self.scale = tf.Variable(scale)
+    self.shapes: list[list] = []
+
+  @replicator.any_batch_size
+  def call(self, batch: dict[str, tf.Tensor], shift: tf.Tensor | None = None) -> tf.Tensor:
+    """Scales `{"x": [n, d]}` and adds `[n, d]`."""
+    self.shapes.append(batch["x"].shape.as_list())
+    return self.scale * batch["x"] + (0.0 if shift is None else shift)
+
+
+def test_any_size_takes_the_same_trace_and_other_arguments_have_their_own():
+  scaled = Scaled(2.0)
+  for n in (1, 5, 3):
+    x = np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
+    np.testing.assert_array_equal(scaled.call({"x": x}), 2.0 * x)
+    np.testing.assert_array_equal(scaled.call({"x": tf.constant(x)}), 2.0 * x)
+  assert scaled.shapes == [[None, 3]]
+  np.testing.assert_array_equal(scaled.call({"x": x}, x), 3.0 * x)
+  np.testing.assert_array_equal(scaled.call({"x": x[:, :1]}), 2.0 * x[:, :1])
+  assert scaled.shapes == [[None, 3], [None, 3], [None, 1]]
+
+
+def test_each_object_has_its_own_function_and_is_freed():
+  one, other = Scaled(2.0), Scaled(3.0)
+  x = np.ones([2, 3], np.float32)
+  np.testing.assert_array_equal(one.call({"x": x}), 2.0 * x)
+  np.testing.assert_array_equal(other.call({"x": x}), 3.0 * x)
+  freed = weakref.ref(one)
+  del one
+  gc.collect()
+  assert freed() is None
+
+
+def test_where_functions_run_eagerly_it_is_the_function_itself(run_eagerly):
+  is_eager = replicator.any_batch_size(lambda x: tf.executing_eagerly())
+  assert not is_eager(tf.ones([4]))
+  run_eagerly()
+  assert is_eager(tf.ones([4]))
+
+
+def test_a_plain_function_and_its_compiled_one():
+  double = replicator.any_batch_size(lambda x: 2.0 * x)
+  assert double(tf.ones([4])).shape == [4]
+  concrete = double.get_concrete_function(tf.TensorSpec([None], tf.float32))
+  assert concrete.structured_outputs.shape.as_list() == [None]
+
+
+def test_averages_around_the_call_are_refused():
+  variable = keras.Variable(1.0)
+  optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(1.0), [variable], ema_decay=0.5)
+  read = replicator.any_batch_size(lambda x: x * tf.convert_to_tensor(variable))
+  with (optimizer.averaged_weights(),
+        pytest.raises(replicator.UsageError, match=r"enter averaged_weights\(\) in the function")):
+    read(tf.ones([2]))
+  np.testing.assert_array_equal(read(tf.ones([2])), [1.0, 1.0])

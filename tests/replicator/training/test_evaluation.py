@@ -1,0 +1,71 @@
+"""What an evaluation may find, and the functions that `train` calls."""
+
+from replicator import Evaluation
+from tests.programs.counter import Counter
+from tests.programs.logs import timed_rows
+from tests.programs.refusals import refusal
+from tests.replicator.training import runs
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Evaluation([0.5]), "Evaluation: the scalars are a list; write a dict, such as"),
+    (lambda: Evaluation({"score": np.zeros([2])}), "the scalar 'score' is float64 [2]; write a n"),
+    (lambda: Evaluation({"score": "0.5"}), "the scalar 'score' is a str; write a name and one num"),
+    (lambda: Evaluation({"score": None}), "the scalar 'score' is a NoneType; write a name and one"),
+    (lambda: Evaluation({"score": [0.5, [1]]}), "the scalar 'score' is a list; write a name and"),
+    (lambda: Evaluation({1: 0.5}), "the scalar 1 is a float; write a name and one number"),
+    (lambda: Evaluation({"step": 1}), "'step' is a int; write a name other than step and seconds"),
+    (lambda: Evaluation({}, np.zeros([2, 2, 3])), "the images are a ndarray; write a dict, such a"),
+    (lambda: Evaluation({}, {"a": np.ones([2, 2, 4])}), "'a' is float64 [2, 2, 4]; write uint8 [h"),
+    (lambda: Evaluation({}, {"a": np.ones([2, 2, 3], np.int32)}), "'a' is int32 [2, 2, 3]; write "),
+    (lambda: Evaluation({}, {"a": np.full([2, 2], 1.5)}), "has values from 1.5 to 1.5; scale floa"),
+    (lambda: Evaluation({}, {"a": np.full([2, 2], np.nan)}), "has values from nan to nan; scale f"),
+    (lambda: Evaluation({}, {3: np.ones([2, 2])}), "the name 3 is a int; write a string tha"),
+    (lambda: Evaluation({}, histograms={"a": ["x"]}), "the histogram 'a' is a list; write an arra"),
+])
+def test_an_evaluation_of_another_form_is_refused(make, message):
+  assert refusal(make).startswith("Evaluation: ") and message in refusal(make)
+
+
+def test_numbers_images_and_histograms_of_tensorflow_are_taken():
+  number = tf.constant(0.5, tf.bfloat16)
+  found = Evaluation({"score": number, "count": np.int64(3)},
+                     {"color": tf.zeros([2, 2, 3], tf.uint8), "gray": tf.constant([[0.0, 0.5]])},
+                     histograms={"h": tf.constant([[1.0, np.nan], [np.inf, 2.0]])})
+  assert found.scalars == {"score": 0.5, "count": 3.0}
+  assert found.images["color"].shape == (2, 2, 3)
+  assert found.images["gray"].tolist() == [[[0] * 3, [128] * 3]]
+  assert found.histograms["h"].tolist() == [1.0, 2.0]
+
+
+def test_a_run_that_an_evaluation_ends_says_so(tmp_path):
+  outcomes = iter([{"score": 0.5}, {"score": None}])
+  said = refusal(runs.train, tmp_path, "train.steps = 4", "train.eval_every = 2", step=Counter,
+                 evaluate=lambda step: Evaluation(next(outcomes)))
+  assert f"failed: {said.partition(' ')[0]}" in (tmp_path / "report.html").read_text()
+
+
+def test_functions_that_take_more_by_another_way_are_called(tmp_path):
+  @gin.configurable(module="tests")
+  def evaluates(step, number):
+    return Evaluation({"number": number})
+
+  runs.train(tmp_path, "train.steps = 1", "train.eval_every = 1", "evaluates.number = 3",
+             step=Counter, evaluate=evaluates)
+  assert timed_rows(tmp_path)[-1]["eval/number"] == 3
+
+
+@pytest.mark.parametrize("functions, message", [
+    ({"evaluate": lambda step: {"score": 0.5}}, "evaluate returned a dict; return replicator.Ev"),
+    ({"evaluate": lambda: Evaluation({})}, "train: evaluate is called with the step; write def ev"),
+    ({"before_call": lambda step: None},
+     "train: before_call is called with the step and its number; write def before_call(step, numb"),
+    ({"before_call": 3}, "train: before_call is a int; give a function of (step, number)")])
+def test_functions_of_another_form_are_refused(functions, message, tmp_path):
+  assert refusal(runs.train, tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
+                 **functions).startswith(message)
