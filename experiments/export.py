@@ -63,9 +63,9 @@ def _run(flags: argparse.Namespace) -> int:
     with atomic.created(flags.out) as folder:
       folder.mkdir()
       files = _write(wanted, flags.formats, folder, status)
-      run = reader.read(flags.run)
-      (folder / "README.md").write_text(card.text(run, number, files))
-      shutil.copy(run.folder / "config.gin", folder)
+      found = reader.read(flags.run)
+      (folder / "README.md").write_text(card.text(found, number, files))
+      shutil.copy(found.folder / "config.gin", folder)
   greatest = max(file.difference for file in files)
   print(f"{flags.out}: {', '.join(each.name for each in wanted)} of {flags.run}, step {number}, as "
         f"{', '.join(flags.formats)}; greatest difference from the run {greatest:.2g}")

@@ -21,15 +21,17 @@ from replicator.training.callbacks import (  # noqa: F401
 import gin
 
 
-def parse(files: Sequence[str], bindings: Sequence[str]) -> None:
-  """Parses gin files in order, then bindings, which override them.
+def parse(files: Sequence[str], bindings: Sequence[str], implied: Sequence[str] = ()) -> None:
+  """Parses gin files in order, then bindings, which override them, then those that are `implied`.
+
+  The user has not written these, so they may have no effect.
 
   Raises:
     UsageError: the configuration has a mistake; unused bindings are found after the first step.
   """
   gin.clear_config()
   try:
-    checks.check(statements.read(files, bindings))
+    checks.check(statements.read(files, bindings, implied=implied))
     _finalize()
   except BaseException:
     gin.clear_config()  # The next cell of a notebook would have a part of it.

@@ -22,6 +22,7 @@ from replicator.configuration.statements import MACRO, Binding
 from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
 from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.replicator import replaced
 from replicator.training.callbacks.callback import Callback, installed
 from replicator.training.inputs.pipeline import stream
 from replicator.training.prepared import Enough
@@ -55,18 +56,12 @@ def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            params: Sequence[str]) -> str | None:
   """Traces the step of a configured program; returns a line on why it cannot be traced, or None."""
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
-  alone = (f"Replicator.strategy = '{'default' if devices == 1 else 'mirrored'}'",
-           f"Replicator.logical_cpus = {None if devices == 1 else devices}")
-  config.parse(files, [*params, *alone])
-  tracer = _Tracer()
-  with installed([tracer]), contextlib.suppress(Enough):
-    main(workdir)
-  called = {key: dict(used) for key, used in operative_config().items()}
+  alone = ({"strategy": "default", "logical_cpus": None} if devices == 1 else
+           {"strategy": "mirrored", "logical_cpus": devices})
   config.parse(files, params)
-  for key, used in called.items():
-    # The strategy is the user's, not the one of this trace.
-    bound = operative.values_of_call(*key) if key[1] == _REPLICATOR else {}
-    operative_config()[key] = {**used, **bound}
+  tracer = _Tracer()
+  with installed([tracer]), replaced(**alone), contextlib.suppress(Enough):
+    main(workdir)
   return tracer.problem
 
 

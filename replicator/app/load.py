@@ -24,6 +24,7 @@ from replicator.console.error_line import line_of
 from replicator.errors import UsageError
 from replicator.step import context
 from replicator.step.random_bits import set_seed
+from replicator.strategies.replicator import replaced
 from replicator.tools import rerun
 from replicator.training.checkpoints.saver import Saver
 from replicator.training.prepared import run_until_prepared
@@ -35,10 +36,9 @@ import numpy as np
 import tensorflow as tf
 
 # One replica on whatever this machine has, and nothing that lasts longer than the load.
-_HERE = ("Replicator.strategy = 'default'", "Replicator.logical_cpus = None",
-         "Replicator.tpu = None", "Replicator.jit_compile = False",
-         "Replicator.devices_per_replica = 1", "train.deterministic = False",
-         "train.callbacks = ()")
+_HERE = {"strategy": "default", "logical_cpus": None, "tpu": None, "jit_compile": False,
+         "devices_per_replica": 1}
+_BINDINGS = ("train.deterministic = False", "train.callbacks = ()")
 REMEDY = ("build its step by hand, and read its checkpoint with "
           "replicator.training.checkpoints.store.read")
 """The remedy for a run whose `run.json` is of no use."""
@@ -97,9 +97,9 @@ def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   with _process_remembered() as stack:
     unlock()  # The program may not be imported yet, and defines what is configurable.
     main = main or main_of_run(facts)
-    _parse(folder, [*bindings, *_HERE], facts["working_directory"], is_trusted)
+    _parse(folder, [*bindings, *_BINDINGS], facts["working_directory"], is_trusted)
     context.run.is_loaded = context.run.is_loading = True
-    with missing_values_reported():
+    with missing_values_reported(), replaced(**_HERE):
       found = run_until_prepared(main, lambda run: run, f"{folder}: its program")
     context.run.is_loading = False
     state = Saver(folder / "checkpoints", found.module).restore_step(step)

@@ -66,12 +66,13 @@ class Binding:
     return list(gin.config.iterate_references([self.value]))
 
 
-def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list[Binding]:
+def read(files: Sequence[str], params: Sequence[str], find: Find = find,
+         implied: Sequence[str] = ()) -> list[Binding]:
   """Binds the values of gin files, in order, and then those of the command line.
 
   A file includes another one by a path relative to itself, or as `--gin_file` names it. `find`
   looks up the names that statements bind and refer to. Returns all statements, also overridden
-  ones.
+  ones. Those that are `implied` come last, and count as a record.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
@@ -86,6 +87,8 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find) -> list
     reader.read_file(path)
   for param in params:
     reader.read(param, None)
+  for param in implied:
+    reader.read(param, None, is_record=True)
   _last_read = reader.bindings
   return _last_read
 
@@ -126,10 +129,11 @@ class _Reader:
     self.read(text, path)
     self._open.pop()
 
-  def read(self, text: str, file: str | None) -> None:
+  def read(self, text: str, file: str | None, is_record: bool = False) -> None:
     """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
     lines: dict[tuple, int] = {}
     delegate = _Delegate(self._find, text)
+    delegate.is_record |= is_record
     with parse_scope() as context:
       try:
         for statement in LocatedParser(text, delegate):

@@ -1,10 +1,10 @@
 """Proves that a step trains the same on 1 and N replicas, or names the first difference and why.
 
     replicator doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
-                                [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
-                                [--check_resume]
+                      [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
+                      [--check_resume]
     replicator doctor --scaling --experiment=... [--bandwidth=B --latency=S]
-                                [--step_seconds=S] [--strong]
+                      [--step_seconds=S] [--strong]
 
 The first steps are computed on 1, 2 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with
 the same seed and global batch; the strategy and the precision of the gin files are ignored. Every

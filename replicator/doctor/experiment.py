@@ -67,7 +67,7 @@ def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings
   from replicator.app import config  # It loads TensorFlow.
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
-  config.parse(files, [*params, *total, *bindings])
+  config.parse(files, params, [*total, *bindings])
 
 
 def recorded_by(words: Sequence[str], workers: int = 1) -> Any:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from replicator.app import config
 from replicator.console.error_line import in_one_line
@@ -12,6 +13,7 @@ from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
+from replicator.strategies.replicator import replaced
 
 import numpy as np
 
@@ -40,12 +42,12 @@ class ReplicaCheck:
     for (step, kind, name), value in self.reference.quantities.items():
       if kind == diagnosis.GRADIENT and not np.isfinite(value).all():
         raise UsageError(f"on one replica, a gradient of step {step} is not finite ({name}), and "
-                         "equal NaNs prove nothing; mend the step first")
+                         "equal NaNs prove nothing; fix the step first")
 
   def record_process(self) -> ReplicaRecording:
     """Records this process's part in a cluster."""
-    return self._record_with("Replicator.strategy = 'multi_worker_mirrored'",
-                             "Replicator.cluster = 'tf_config'", "Replicator.logical_cpus = None")
+    return self._record_with(strategy="multi_worker_mirrored", cluster="tf_config",
+                             logical_cpus=None)
 
   def results(self, words: Sequence[str]) -> Iterator[CheckResult]:
     """Yields each row as soon as it is known; the 2 processes get the command line `words`."""
@@ -61,15 +63,13 @@ class ReplicaCheck:
 
   def _record(self, replicas: int, microbatches: int = 1) -> ReplicaRecording:
     name = "one_device" if replicas == 1 else "mirrored"
-    return self._record_with(
-        f"Replicator.strategy = '{name}'", f"Replicator.logical_cpus = {replicas * self._devices}",
-        microbatches=microbatches)
+    return self._record_with(microbatches, strategy=name, logical_cpus=replicas * self._devices)
 
-  def _record_with(self, *bindings: str, microbatches: int = 1) -> ReplicaRecording:
-    configure(self.files, self.params, self.steps, *bindings, "train.steps_per_call = 1",
-              "train.eval_every = 0", "train.checkpoint_every = 0", "Guard.action = 'off'",
+  def _record_with(self, microbatches: int = 1, **strategy: Any) -> ReplicaRecording:
+    configure(self.files, self.params, self.steps, "train.steps_per_call = 1",
               f"train.precision = '{self.precision}'", f"microbatch.n = {microbatches}")
-    return replica_recording.record(self.main, self.steps, self.precision)
+    with replaced(**strategy):
+      return replica_recording.record(self.main, self.steps, self.precision)
 
   def _microbatch_result(self) -> CheckResult:
     name = "2 micro-batches"

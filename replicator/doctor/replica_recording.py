@@ -16,6 +16,7 @@ from replicator.step.nest import Nest
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import variables_of
 from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.divergence.guard import Guard
 from replicator.training.prepared import Enough
 from replicator.training.run import Run
 
@@ -51,7 +52,7 @@ def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRe
   Raises a UsageError if the experiment does not train so many, or fixes another precision.
   """
   keras.backend.clear_session()  # Names and seeds as in a new process.
-  tf.random.set_seed(None)
+  tf.random.set_seed(0)  # Of what the program makes before it trains, such as a data set.
   recorder = ReplicaRecorder(steps, precision)
   with tempfile.TemporaryDirectory(prefix="replicator-") as workdir, (
       installed([recorder], is_check=True)), contextlib.suppress(Enough):
@@ -77,7 +78,10 @@ class ReplicaRecorder(Callback, Hook):
     if keras.config.dtype_policy().name != self._precision:
       raise UsageError(f"the experiment passes precision = '{keras.config.dtype_policy().name}' to "
                        "train itself; leave train.precision to gin")
-    run.is_check = True
+    run.is_check, run.guard = True, Guard("off")
+    run.schedule = dataclasses.replace(
+        run.schedule, steps=max(run.schedule.steps, self._steps), steps_per_call=1, eval_every=0,
+        checkpoint_every=0)
     self._variables = variables_of(run.module)
     self._paths = {id(v): path for path, v in self._variables.items()}
     self._evidence = inspection.Evidence(run.module)

@@ -101,8 +101,8 @@ def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecord
             "it to True")
   step = _first_other_batch(first.step, unbroken, again)
   if step:
-    return (f"the input: each process gets another batch at step {step}; give each shuffle and each "
-            "draw a seed, such as that of the InputContext, not an unseeded "
+    return (f"the input: each process gets another batch at step {step}; give each shuffle and "
+            "each draw a seed, such as that of the InputContext, not an unseeded "
             "np.random.default_rng() or the time, and sort the entries of a folder or a set")
   return ("two processes with the same seed differ: the step or its weights use an unseeded "
           "np.random.default_rng(), the time or the order of a set; draw with replicator.random")
@@ -148,6 +148,16 @@ def _cause_in_input(step: int, saved: int, unbroken: ResumeRecording, resumed: R
 def _first_other_batch(until: int, one: ResumeRecording, other: ResumeRecording) -> int | None:
   return next((step for step in sorted(other.batches) if step <= until
                and other.batches[step] != one.batches.get(step)), None)
+
+
+def lost_in_callbacks(unbroken: ResumeRecording, again: ResumeRecording,
+                      resumed: ResumeRecording) -> list[str]:
+  """The Python values of callbacks that are others after a resume, but not in any new process."""
+  differ = lambda other: [path for step, values in other.callbacks.items()
+                          for path, digest in values.items()
+                          if unbroken.callbacks.get(step, {}).get(path) != digest]
+  always = set(differ(again))
+  return list(dict.fromkeys(path for path in differ(resumed) if path not in always))
 
 
 # ---- The processes ------------------------------------------------------------------------------
@@ -199,6 +209,10 @@ class ResumeCheck:
         return
       yield CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
                         f"{kinds.count(SCALAR)} scalars of each, bit for bit")
+    if lost := lost_in_callbacks(unbroken, again, resumed):
+      yield CheckResult("callbacks", DIFFERS, f"{listed(lost)} after the resume", (
+          "likely cause: a Python value is in no checkpoint; make the callback a tf.Module, too, "
+          "and keep it in a tf.Variable",))
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
     """Trains in new processes, from the newest step of `workdir`, until a step is saved."""

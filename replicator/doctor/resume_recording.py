@@ -23,6 +23,7 @@ from replicator.errors import UsageError
 from replicator.step import variables
 from replicator.step.hooks import Hook
 from replicator.training.callbacks.callback import Callback, installed
+from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.store import steps_of
 from replicator.training.inputs.inputs import ExampleSource
 from replicator.training.prepared import Enough
@@ -33,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+CALLBACKS = "the callback "  # What the paths of values of callbacks begin with.
 _MOST = 10_000       # Python values that are looked at.
 _LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is data.
 
@@ -46,6 +48,8 @@ class ResumeRecording:
   has_source: bool = False  # Whether its inputs are an `ExampleSource`.
   batches: dict[int, str] = dataclasses.field(default_factory=dict)  # A digest by step.
   changed: list[str] = dataclasses.field(default_factory=list)  # Paths of Python values.
+  # The Python values of callbacks by step and path: digests.
+  callbacks: dict[int, dict[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
@@ -55,16 +59,13 @@ def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[s
   It logs and saves every step. Raises a UsageError if the experiment does not save step `until`,
   and what the experiment raises.
   """
-  configure(files, params, steps, "train.steps_per_call = 1", "train.log_every = 1",
-            "train.eval_every = 0", "train.checkpoint_every = 1",
-            f"Checkpoints.keep_last = {steps}", "Checkpoints.keep_best = None")
-  recorder = _ResumeRecorder(until)
+  configure(files, params, steps, "train.steps_per_call = 1")
+  recorder = _ResumeRecorder(until, steps)
   with installed([recorder], is_check=True), contextlib.suppress(Enough):
     main(workdir)
-    if until not in recorder.recording.batches:
-      raise UsageError(f"the experiment ended before step {until}: write at least train.steps = "
-                       f"{until}, and leave it to gin")
-  recorder.recording.batches.pop(until + 1, None)
+    if until not in recorder.batches:
+      raise UsageError(f"the experiment ended before step {until}; one of its callbacks stops it, "
+                       "or it does not call replicator.train")
   if until not in steps_of(pathlib.Path(workdir, "checkpoints")):
     raise UsageError(f"step {until} was not saved, because its numbers are not finite")
   return recorder.recording
@@ -77,15 +78,20 @@ class _ResumeRecorder(Callback, Hook):
   on_all_workers = True
   recording: ResumeRecording
 
-  def __init__(self, until: int):
-    self._until = until
+  def __init__(self, until: int, steps: int):
+    self._until, self._steps = until, steps
     self._python: dict[str, str] = {}
+    self.batches: dict[int, str] = {}  # Those of the recording.
     self.hooks = [self]
 
   def begin(self, run: Run) -> None:
     self._run = run
+    run.schedule = dataclasses.replace(
+        run.schedule, steps=max(run.schedule.steps, self._steps), steps_per_call=1, log_every=1,
+        eval_every=0, checkpoint_every=1)
+    run.retention = Checkpoints(keep_last=self._steps, keep_best=None)
     self.recording = ResumeRecording(Evidence(run.module), run.is_chief,
-                                     isinstance(run.inputs, ExampleSource))
+                                     isinstance(run.inputs, ExampleSource), self.batches)
 
   def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
     self.recording.evidence.look_at_graph(tf.compat.v1.get_default_graph())
@@ -95,9 +101,11 @@ class _ResumeRecorder(Callback, Hook):
     if run.step > self._until:
       run.saver.wait()
       raise Enough  # Before this step is saved.
-    self.recording.batches[run.step] = _digest_of(list(map(np.asarray, tree.flatten(run.batch))))
+    self.batches[run.step] = _digest_of(list(map(np.asarray, tree.flatten(run.batch))))
     # Every process traces the first call, so what that changed in Python is no difference.
     before, self._python = self._python, self._python_state()
+    self.recording.callbacks[run.step] = {
+        path: digest for path, digest in self._python.items() if path.startswith(CALLBACKS)}
     self.recording.changed += [path for path, digest in before.items()
                                if self._python.get(path, digest) != digest
                                and path not in self.recording.changed]
@@ -106,9 +114,12 @@ class _ResumeRecorder(Callback, Hook):
     # The step reaches these by their names, not through references.
     legacy = {"np.random": np.random.get_state(), "random": python_random.getstate()}
     run = self._run
-    callbacks = {type(each).__name__: each for each in run.schedule.callbacks if each is not self}
+    callbacks = {f"{CALLBACKS}{type(each).__name__}": each for each in run.schedule.callbacks
+                 if each is not self}
+    of_callbacks = {path: digest for name, each in callbacks.items()
+                    for path, digest in python_state(name, vars(each)).items()}
     return {**python_state("", run.module), **python_state("inputs", run.inputs),
-            **python_state("before_call", run.before_call), **python_state("callbacks", callbacks),
+            **python_state("before_call", run.before_call), **of_callbacks,
             **{f"the generator of {name}": _digest_of(value) for name, value in legacy.items()}}
 
 

@@ -7,6 +7,7 @@ from replicator.app import config
 from replicator.doctor.experiment import bound, configure
 from replicator.errors import UsageError
 from replicator.strategies import strategy
+from replicator.strategies.replicator import replaced
 from replicator.tools.scaling.cost import StepCost, record
 
 
@@ -22,13 +23,12 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
   strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
   # Unbound, it is on a GPU, if there is one.
   is_split = bound("Replicator.logical_cpus", None)
-  configure(files, params, steps, "Replicator.strategy = 'one_device'",
-            *([f"Replicator.logical_cpus = {devices}"] if is_split else []))
-  alone = record(main, calls)
-  configure(files, params, steps, "Replicator.strategy = 'mirrored'",
-            f"Replicator.logical_cpus = {2 * devices}", "Replicator.jit_compile = False",
-            f"train.global_batch_size = {2 * alone.batch_size}")
-  transfers = record(main, calls=0).transfers
+  configure(files, params, steps)
+  with replaced(strategy="one_device", **({"logical_cpus": devices} if is_split else {})):
+    alone = record(main, calls)
+  configure(files, params, steps, f"train.global_batch_size = {2 * alone.batch_size}")
+  with replaced(strategy="mirrored", logical_cpus=2 * devices, jit_compile=False):
+    transfers = record(main, calls=0).transfers
   if not transfers:
     raise UsageError("the step makes no collective: each replica would train by itself; make its "
                      "optimizers with replicator.wrap_optimizer")

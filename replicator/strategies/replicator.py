@@ -23,6 +23,22 @@ import tree
 
 Step = Callable[..., Nest]
 
+_replaced: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def replaced(**arguments: Any) -> Iterator[None]:
+  """Makes each `Replicator` in the body with these arguments, whatever it is given.
+
+  It is for commands that run a program under another strategy than its own, such as the doctor.
+  """
+  global _replaced
+  before, _replaced = _replaced, arguments
+  try:
+    yield
+  finally:
+    _replaced = before
+
 
 @gin.configurable(module="replicator")
 class Replicator:
@@ -76,6 +92,10 @@ class Replicator:
                tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1,
                cluster: str = "auto", servers: int = 1, worker_timeout: float = 10.0,
                join_timeout: float = 600.0, stuck_timeout: float | None = None):
+    given = {"strategy": strategy, "logical_cpus": logical_cpus, "tpu": tpu, "cluster": cluster,
+             "jit_compile": jit_compile, "devices_per_replica": devices_per_replica}
+    strategy, logical_cpus, tpu, cluster, jit_compile, devices_per_replica = {
+        **given, **_replaced}.values()
     if jit_compile:
       _check_xla(strategy, devices_per_replica)
     self.is_async = strategy == "parameter_server"

@@ -40,8 +40,9 @@ class Journal:
         run.writer.add(sink)
       self._record = Record(run.workdir, self._facts, run.step)
       if not run.is_check:
-        run.show(self._stack.enter_context(
-            Progress(self._schedule.steps, self._facts["global_batch_size"], run.step)))
+        progress = Progress(self._schedule.steps, self._facts["global_batch_size"], run.step)
+        self._stack.enter_context(progress)
+        run.show(progress)
     return self
 
   def __exit__(self, *error: Any) -> None:
@@ -93,7 +94,7 @@ class Journal:
     run.say(f"step {run.step}  " + "  ".join(
         f"{name} {value:.4g}" for name, value in scalars.items()))
     if scalars:
-      self._run.saver.retention.check_logged(list(scalars), evaluated=True)
+      self._run.retention.check_logged(list(scalars), evaluated=True)
 
   def check_best(self, names: list[str], may_log: bool) -> None:
     """Raises a UsageError if no step logs the scalar that names the best checkpoint.
@@ -101,7 +102,7 @@ class Journal:
     Callbacks that `may_log` may have it.
     """
     if not may_log:
-      self._run.saver.retention.check_logged(names, evaluated=False)
+      self._run.retention.check_logged(names, evaluated=False)
 
   def events(self, step: int) -> contextlib.AbstractContextManager[None]:
     """In the body, `tf.summary` writes to the run's events, as of this step; on the chief alone."""

@@ -24,11 +24,10 @@ from typing import Any, NoReturn
 from replicator.configuration import operative
 from replicator.errors import Preempted, RunFailed
 from replicator.step import context as step_context
-from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.compiled_step import CompiledStep, RunningCall
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from replicator.training.callbacks.calls import Calls
 from replicator.training.divergence.diagnostics import LearningRates, Signals
-from replicator.training.divergence.guard import Guard
 from replicator.training.divergence.rollback import Diverged
 from replicator.training.inputs.pipeline import stream
 from replicator.training.journal import Journal
@@ -40,22 +39,20 @@ import tensorflow as tf
 
 
 class Loop:
-  """One process's part in a run, which begins at its `position`.
+  """One process's part in a run; `journal` writes what happens, `calls` are the callbacks."""
 
-  `journal` writes what happens; `calls` are the callbacks.
-  """
-
-  def __init__(self, run: Run, guard: Guard, position: Position, journal: Journal, calls: Calls):
-    self._run, self._schedule, self._guard = run, run.schedule, guard
+  def __init__(self, run: Run, position: Position, journal: Journal, calls: Calls):
+    self._run, self._schedule, self._guard = run, run.schedule, run.guard
     self._position, self._journal, self._calls = position, journal, calls
     self._saver = run.saver
     self._hangs = run.replicator.detect_hangs()
     all_evaluate = bool(getattr(run.evaluate, "on_all_workers", False))
     self._shards = EvaluationShards(run.replicator, all_evaluate)
-    self._evaluates = bool(run.evaluate) and (run.is_chief or all_evaluate)
-    self._hooks = [*([Signals(run.module)] if guard.signals else []), *calls.hooks]
-    self._rates = LearningRates(run.module) if guard.signals else None
+    self._evaluate = run.evaluate if run.is_chief or all_evaluate else None
+    self._hooks = [*([Signals(run.module)] if run.guard.signals else []), *calls.hooks]
+    self._rates = LearningRates(run.module) if run.guard.signals else None
     self._stream = stream(None, run.input_context)
+    self._batches: Iterator[Any] = self._stream
 
   def train(self, ready: Callable[[], None]) -> None:
     """Trains up to the last step; calls `ready` when signals may come; raises as `train` does."""
@@ -114,7 +111,7 @@ class Loop:
     self._stream.close()
     self._stream = stream(
         run.inputs, run.input_context, run.step + self._position.rollback.skipped, steps_per_call)
-    self._batches: Iterator = self._stream
+    self._batches = self._stream
 
   def _trace(self, batch: Any) -> None:
     """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
@@ -164,7 +161,7 @@ class Loop:
       finish_all = is_due or stop.received or is_first or (
           run.before_call is not None and not replicator.is_async)
       while running and (finish_all or len(running) > replicator.max_running):
-        self._finish(*running.popleft(), stop)
+        self._finish(stop, *running.popleft())
       now = time.monotonic()
       run.computing += now - called
       run.training += now - begun
@@ -178,7 +175,7 @@ class Loop:
       if stop.agreed and not run.why_stopped:
         self._preempt()
 
-  def _finish(self, step: int, batch: Any, call: Any, stop: StopSignal) -> None:
+  def _finish(self, stop: StopSignal, step: int, batch: Any, call: RunningCall) -> None:
     """Waits for a call, has the guard look at its numbers, and counts them."""
     with self._hangs.waiting():
       values, agreed = call.fetch()
@@ -208,10 +205,10 @@ class Loop:
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)
-    if schedule.evaluates_at(run.step) and self._evaluates:
+    if self._evaluate and schedule.evaluates_at(run.step):
       with (step_context.entered(tf.constant(run.step, tf.int64)), sharded(self._shards),
             journal.events(run.step)):
-        found = run.evaluate(run.module)
+        found = self._evaluate(run.module)
       journal.evaluated(found)
       self._calls.evaluated(found)
     self._calls.after_steps()

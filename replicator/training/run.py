@@ -8,6 +8,8 @@ from typing import Any
 from replicator.console.status import Progress
 from replicator.step.variables import held_by
 from replicator.strategies.replicator import Replicator
+from replicator.training.checkpoints.retention import Checkpoints
+from replicator.training.divergence.guard import Guard
 from replicator.training.inputs.inputs import InputContext, Inputs, num_examples
 from replicator.training.schedule import Schedule
 from replicator.training.workdir.writer import Writer
@@ -31,7 +33,8 @@ class Run:
     saved_step: the step of the newest checkpoint on the disk, which a restart would resume from.
     inputs: what the batches come from; None if the step makes its examples.
     input_context: this process's part of the inputs.
-    evaluate, before_call: as they were given to `train`.
+    evaluate, before_call, guard: as they were given to `train`.
+    retention: which checkpoints are kept.
     batch: this worker's part of the newest batch.
     warnings: what was said of the step that was compiled.
     has_begun: whether a first call has ended, and was not refused.
@@ -44,9 +47,11 @@ class Run:
 
   def __init__(self, module: Callable, replicator: Replicator, workdir: pathlib.Path,
                schedule: Schedule, inputs: Inputs | None, input_context: InputContext,
-               evaluate: Callable | None = None, before_call: Callable | None = None):
+               evaluate: Callable | None = None, before_call: Callable | None = None,
+               guard: Guard | None = None, retention: Checkpoints | None = None):
     self.module, self.replicator, self.workdir = module, replicator, workdir
     self.schedule = schedule
+    self.guard, self.retention = guard or Guard(), retention or Checkpoints()
     self.place = str(workdir)
     self.inputs, self.input_context = inputs, input_context
     self.evaluate, self.before_call = evaluate, before_call
@@ -91,7 +96,7 @@ class Run:
     """Ends the run as a good one after this step, which is saved; `why` is said."""
     self.why_stopped = self.why_stopped or why
 
-  def show(self, progress: Progress | None) -> None:
+  def show(self, progress: Progress) -> None:
     """Says everything by `progress` from now on, also what was said before."""
     self.progress = progress
     notes, self._notes = self._notes, []

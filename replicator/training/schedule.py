@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from replicator.errors import UsageError
-from replicator.training.callbacks.callback import Callback
+from replicator.training.callbacks.callback import Callback, is_installed
 
 import tensorflow as tf
 
@@ -26,7 +26,8 @@ class Schedule:
 
   def __post_init__(self) -> None:
     for callback in self.callbacks:
-      if callback.every and callback.every % self.steps_per_call:
+      misses = callback.every and callback.every % self.steps_per_call
+      if misses and not is_installed(callback):  # Such may still change the schedule.
         raise UsageError(f"{type(callback).__name__}.every = {callback.every}: must be a multiple "
                          f"of train.steps_per_call = {self.steps_per_call}")
 

@@ -73,8 +73,9 @@ def train(make_step: Callable[[], Callable],
           checkpoints: Checkpoints | None = None) -> Any:
   """Trains a step on every replica, or resumes the run in `workdir`.
 
-      replicator.train(MyStep, dataset, workdir="runs/a", steps=1000,
-                       replicator=Replicator("mirrored", logical_cpus=2), callbacks=[Plateau()])
+      mirrored = Replicator("mirrored", logical_cpus=2)  # Before the data set.
+      replicator.train(MyStep, make_dataset(), workdir="runs/a", steps=1000, replicator=mirrored,
+                       callbacks=[Plateau()])
 
   What is not given here, gin may bind as `train.NAME`.
 
@@ -134,8 +135,6 @@ def train(make_step: Callable[[], Callable],
     tf.config.experimental.enable_op_determinism()
   inputs_lib.check(inputs)
   context = _agreed_context(replicator, inputs, global_batch_size, seed)
-  guard = guard or Guard()
-  guard.check_supported(replicator.name)
   _set_process(replicator, precision, seed, global_batch_size)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
@@ -151,19 +150,21 @@ def train(make_step: Callable[[], Callable],
     if isinstance(start_from, str):
       start_from = StartFrom(start_from)
     origin, notes = (start_from.begin(step, replicator, folder) if start_from else (None, []))
-    run = Run(step, replicator, folder, schedule, inputs, context, evaluate, before_call)
+    run = Run(step, replicator, folder, schedule, inputs, context, evaluate, before_call, guard,
+              checkpoints)
     calls = Calls(run)
     calls.begin_installed()
+    run.guard.check_supported(replicator.name)
     facts.update({"start_from": origin} if origin else {})
     with owned(folder) if run.is_chief else contextlib.nullcontext():
-      run.saver = Saver(folder / "checkpoints", step, replicator, checkpoints)
-      if not (evaluate and eval_every):
-        run.saver.retention.check_logged([], evaluated=True)
-      position = Position(run, Rollback(guard, replicator, folder, facts))
-      if why := schedule.missed(run.step):
+      run.saver = Saver(folder / "checkpoints", step, replicator, run.retention)
+      if not (evaluate and run.schedule.eval_every):
+        run.retention.check_logged([], evaluated=True)
+      position = Position(run, Rollback(run.guard, replicator, folder, facts))
+      if why := run.schedule.missed(run.step):
         raise UsageError(why)
       journal = Journal(run, facts, notes)
-      Loop(run, guard, position, journal, calls).train(release)
+      Loop(run, position, journal, calls).train(release)
   return step
 
 

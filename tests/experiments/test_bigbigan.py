@@ -54,7 +54,7 @@ def test_the_evaluation_probes_the_encoder_on_held_out_images(tmp_path):
   shown, shown_labels = read(held_out, np.arange(32) * held_out.size // 32)
   np.testing.assert_allclose(evaluation.scalars["reconstruction_error"], np.mean(
       (shown / 127.5 - 1 - gan.reconstruct(shown, shown_labels)) ** 2), rtol=1e-5)
-  assert evaluation.picture.dtype == np.uint8
+  assert evaluation.images["samples"].dtype == np.uint8
 
 
 @pytest.mark.slow

@@ -72,4 +72,4 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
 
 def test_an_evaluation_may_be_on_fewer_tasks_than_the_picture_has_room_for():
   found = maml.evaluate(maml.MAML(keras.optimizers.SGD, sizes=(4,)), 2)
-  assert found.picture.ndim == 3 and np.isfinite(list(found.scalars.values())).all()
+  assert found.images["samples"].ndim == 3 and np.isfinite(list(found.scalars.values())).all()

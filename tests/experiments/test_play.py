@@ -61,7 +61,7 @@ def test_bad_flags_are_one_line(flag, error, capsys):
 
 def test_a_run_without_an_agent_is_one_line(run, capsys, monkeypatch):
   class GAN: ...
-  training = types.SimpleNamespace(step=GAN())
+  training = types.SimpleNamespace(module=GAN())
   monkeypatch.setattr(load, "load_run", lambda *given: (training, 2))
   assert play.main([f"--run={run}"]) == 2
   assert capsys.readouterr().err == (f"error: --run={run}: its GAN is no agent, so it has no "

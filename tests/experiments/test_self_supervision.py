@@ -92,10 +92,10 @@ def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():
   assert evaluation.scalars["pixel_nn"] == evaluation.scalars["pixel_linear"] == 1
   assert evaluation.scalars["knn"] == pytest.approx(2 / 3, abs=0.05)
   assert "30 held-out images" in evaluation.method and "labels of 20" in evaluation.method
-  assert evaluation.picture.dtype == np.uint8
+  assert evaluation.images["samples"].dtype == np.uint8
   fewer_than_neighbors = FeatureEvaluator(source(slice(4)), source(slice(30, 60)))(Step())
   assert fewer_than_neighbors.scalars["pixel_nn"] == 1
   one = InMemoryImages(images, np.zeros(60), ("all",))
   evaluation = FeatureEvaluator(one, one)(Step())
   assert evaluation.scalars == {} and "all labeled images are of one class" in evaluation.method
-  assert evaluation.picture.dtype == np.uint8
+  assert evaluation.images["samples"].dtype == np.uint8

@@ -151,4 +151,4 @@ def test_reconstructions_are_measured(monkeypatch, tmp_path):
   assert evaluation.scalars == pytest.approx({
       "psnr": psnr, "perplexity": np.exp(-(used * np.log(used)).sum()),
       "used_codes": len(used) / 20, "reconstruction_frechet_distance": 3.0}, rel=1e-5)
-  assert evaluation.picture.dtype == np.uint8
+  assert evaluation.images["samples"].dtype == np.uint8

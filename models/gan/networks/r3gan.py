@@ -17,6 +17,7 @@ from typing import Any
 
 from models.gan.networks.building import SameShape, build_chain, call_chain, class_weights, linear
 from models.gan.networks.discriminator import Discriminator
+from models.gan.networks.grouped_conv import GroupedConv2D, normal
 from replicator import UsageError
 from replicator.errors import at_least_one
 
@@ -55,48 +56,6 @@ class ResidualBlock(SameShape):
     y = tf.nn.leaky_relu(self.expand(x), SLOPE)
     y = tf.nn.leaky_relu(self.mix(y), SLOPE)
     return x + self.reduce(y)
-
-
-class GroupedConv2D(keras.layers.Layer):
-  """A 3x3 convolution of groups of channels, with zero padding: `[n, h, w, i] -> [n, h, w, o]`.
-
-  Each of the groups has `i / groups` inputs and `o / groups` outputs. The variables are
-  `kernel [3, 3, i / groups, o]`, at first with the variance gain^2 / fan_in, and `bias [o]`.
-  """
-
-  def __init__(self, filters: int, groups: int, gain: float, **kwargs):
-    super().__init__(**kwargs)
-    self.filters = filters
-    self.groups = groups
-    self.gain = gain
-
-  def build(self, input_shape):
-    shape = (3, 3, input_shape[-1] // self.groups, self.filters)
-    self.kernel = self.add_weight(name="kernel", shape=shape, initializer=normal(self.gain))
-    self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
-
-  def call(self, inputs: tf.Tensor) -> tf.Tensor:
-    outputs = grouped_conv2d(inputs, tf.convert_to_tensor(self.kernel), self.groups)
-    return tf.nn.bias_add(outputs, self.bias)
-
-  def compute_output_shape(self, input_shape):
-    return *input_shape[:-1], self.filters
-
-
-def grouped_conv2d(x: tf.Tensor, kernel: tf.Tensor, groups: int) -> tf.Tensor:
-  """`[n, h, w, i], [k, k, i / groups, o] -> [n, h, w, o]`, with gradients of any order anywhere."""
-  # On CPUs TensorFlow's own grouped convolution has gradients only by oneDNN: not in float64, and
-  # by default not without AVX-512. One convolution for each group is as fast as oneDNN's. On
-  # accelerators each would be a kernel launch. Keras compiles grouped convolutions with XLA, which
-  # takes much longer on CPUs.
-  if groups == 1 or any(d.device_type != "CPU" for d in tf.config.list_logical_devices()):
-    return tf.nn.conv2d(x, kernel, 1, "SAME")
-  _, h, w, channels = x.shape
-  # `tf.split` and `tf.concat` would be slower: their second gradients pad each group with zeros.
-  parts = tf.unstack(tf.reshape(x, [-1, h, w, groups, channels // groups]), axis=3)
-  kernels = tf.unstack(tf.reshape(kernel, [*kernel.shape[:3], groups, -1]), axis=3)
-  outputs = [tf.nn.conv2d(*pair, 1, "SAME") for pair in zip(parts, kernels, strict=True)]
-  return tf.reshape(tf.stack(outputs, axis=3), [-1, h, w, kernel.shape[-1]])
 
 
 class Transition(keras.layers.Layer):
@@ -160,14 +119,6 @@ def conv1(filters: int, gain: float = 1.0, dtype: Any = None, use_bias: bool = F
   """A 1x1 convolution. As a matrix product its gradients are faster than those of `Conv2D`."""
   return keras.layers.Dense(filters, use_bias=use_bias, kernel_initializer=normal(gain),
                             dtype=dtype)
-
-
-def normal(gain: float = 1.0) -> keras.initializers.Initializer:
-  """Normal numbers of the variance gain^2 / fan_in; zeros for the gain 0."""
-  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
-  if not gain:
-    return keras.initializers.Zeros()
-  return keras.initializers.VarianceScaling(gain ** 2, "fan_in", "untruncated_normal")
 
 
 @gin.configurable

@@ -3,30 +3,25 @@
 import contextlib
 import copy
 import functools
-import importlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from models.rl.environments import rendering
+from models.rl.environments import found_by_name, rendering
 from replicator import UsageError
 from replicator.configuration import operative
-from replicator.errors import at_least_one, first_line, nearest
+from replicator.errors import at_least_one
 from replicator.processes import spawning
 
 import gin
 import numpy as np
 
 if TYPE_CHECKING:
-  from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
+  from models.rl.environments.wrapper import EnvironmentSettings
 
-  from gymnasium.envs.registration import EnvSpec
   from gymnasium.vector import VectorEnv
 
-_EXTRAS = {  # The extra that installs each package.
-    **dict.fromkeys(("gymnasium", "dm_control", "shimmy", "mujoco", "pygame"), "rl"),
-    **dict.fromkeys(("ale_py", "cv2", "minatar"), "atari")}
 _DEFAULT_STEPS = 1000  # All episodes of the DM Control Suite are that long.
 
 
@@ -102,8 +97,8 @@ class Environments:
     # OpenGL may crash the training process.
     self.vectorization = "async" if pixels else vectorization
     self._kwargs, self._wrappers = kwargs or {}, wrappers or {}
-    _check_wrappers(self._wrappers)
-    spec = copy.copy(_spec_of(name))
+    found_by_name.check_wrappers(self._wrappers)
+    spec = copy.copy(found_by_name.spec_of(name))
     spec.kwargs = {**spec.kwargs, **self._kwargs}
     self.episode_steps: int = episode_steps or spec.max_episode_steps or _DEFAULT_STEPS
     from models.rl.environments.wrapper import EnvironmentSettings, EnvironmentWrapper
@@ -112,7 +107,7 @@ class Environments:
     self._make = functools.partial(EnvironmentWrapper, self.settings)
     self._vector: VectorEnv | None = None
     with operative.changed_in_body() as of_gin:
-      first = _made_first(name, self._make)
+      first = found_by_name.made_first(name, self._make)
     if of_gin:
       raise UsageError(f"Environments.name = '{name}': gin binds {of_gin[0]}, which is called when "
                        "an environment is made, and other processes do not read gin files; write "
@@ -223,81 +218,6 @@ def _failures(observation: np.ndarray, reward: np.ndarray, info: dict) -> dict[i
   if "error" in info:
     failures.update((int(i), info["error"][i]) for i in np.flatnonzero(info["_error"]))
   return failures
-
-
-def _spec_of(name: str) -> "EnvSpec":
-  """The specification that Gymnasium, with Shimmy's environments, has for a name.
-
-  Raises:
-    UsageError: there is no such environment, or a package that it needs is not installed.
-  """
-  registry = _import("gymnasium", name).envs.registration.registry
-  module, _, identity = name.rpartition(":")
-  of_dm_control = identity.startswith("dm_control/")
-  for needed in ["dm_control", "shimmy"] if of_dm_control else []:
-    _import(needed, name)
-  if module:
-    imported = _import(module, name)
-    if identity not in registry and hasattr(imported, "register_envs"):  # MinAtar's way.
-      imported.register_envs()
-  if identity not in registry:
-    known = [known for known in registry if known.startswith("dm_control/") == of_dm_control]
-    hint = nearest(identity, known, cutoff=0.65) or " gymnasium.pprint_registry() lists all."
-    of_package = "" if module or of_dm_control else (
-        " One that a module registers is written 'module:Name-v0', as 'ale_py:ALE/Pong-v5'.")
-    raise UsageError(f"Environments.name = '{name}': there is no such environment.{hint}"
-                     f"{of_package}")
-  return registry[identity]
-
-
-def _check_wrappers(wrappers: Mapping[str, Any]) -> None:
-  """Raises a UsageError if there is no such wrapper."""
-  from gymnasium.envs.registration import load_env_creator
-  for path in wrappers:
-    try:
-      load_env_creator(path)
-    except (ValueError, ImportError, AttributeError) as error:
-      why = "" if isinstance(error, ValueError) else f": {first_line(error)}"
-      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; write "
-                       "'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
-
-
-def _import(module: str, name: str) -> Any:
-  try:
-    with rendering.opengl(rendering.NOTHING):
-      return importlib.import_module(module)
-  except ImportError as error:
-    missing = error.name or module
-    remedy = (_installed(missing) if missing in _EXTRAS else
-              f"install it, or start where Python finds a module {missing}")
-    raise UsageError(f"Environments.name = '{name}' needs {missing}, which is not installed; "
-                     f"{remedy}") from error
-
-
-def _installed(package: str) -> str:
-  return f"pip install -e '.[{_EXTRAS[package]}]'"
-
-
-def _made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
-  """Calls `make` for an environment of a known name.
-
-  Raises:
-    UsageError: the environment cannot be made; the message says why.
-  """
-  try:
-    with rendering.opengl(rendering.NOTHING):  # It may import MuJoCo.
-      return make()
-  except UsageError:
-    raise
-  except Exception as error:
-    missing = [package for package, word in (("mujoco", "mujoco"), ("pygame", "pygame"),
-                                             ("cv2", "opencv")) if word in str(error).lower()]
-    if missing and (isinstance(error, ImportError)
-                    or type(error).__name__ == "DependencyNotInstalled"):  # Gymnasium's.
-      raise UsageError(f"Environments.name = '{name}' needs {missing[0]}, which is not installed; "
-                       f"{_installed(missing[0])}") from error
-    raise UsageError(f"Environments.name = '{name}' cannot be made: {type(error).__name__}: "
-                     f"{first_line(error)}") from error
 
 
 def _opengl_of(settings: "EnvironmentSettings") -> str:

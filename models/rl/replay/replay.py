@@ -6,12 +6,11 @@ is the sum of the rewards in between. Neither is a stack of the last observation
 once, and those before it are looked up.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import replicator
-from models.rl.replay import sum_tree
+from models.rl.replay import sum_tree, writing
 from models.rl.replay.timesteps import END, TERMINATED, Timesteps, checked, numbered
 from replicator import UsageError, replicated
 from replicator.errors import above_zero, at_least_one, from_0_to_1, no_class
@@ -125,7 +124,7 @@ class Replay(tf.Module):
     self.n_step = _variable([], tf.int64, n_step)  # That of the transitions in it.
     self.drawable, self.drawn = _variable([], tf.int64), _variable([], tf.int64)
     self.samples_per_insert = _variable([], keras.config.floatx())
-    self._write = _writer_of(self)
+    self._write = writing.writer_of(self)
 
   def size(self) -> int:
     """The number of transitions that can be sampled now."""
@@ -272,44 +271,6 @@ class Replay(tf.Module):
     new = tf.where((old > 0) & tf.math.is_finite(new), new, old)
     largest.assign(tf.maximum(largest, tf.reduce_max(new)))
     sum_tree.assign(levels, index, new)
-
-
-def _writer_of(replay: Replay) -> Callable[..., None]:
-  """A function that writes timesteps into all copies of a replay, in compiled code.
-
-  It takes arrays: the places to write to, int64 [m]; observations, actions, rewards and flags
-  [m, ...]; the places that can no longer be sampled, int64 [m]; those whose transitions become
-  complete, int64 [k]; and the new value of `written`.
-  """
-  contents = [replay.observation, replay.action, replay.reward, replay.flag]
-  variables = [*contents, replay.written, replay.drawable, replay.largest_priority,
-               *replay.priorities.levels]
-
-  @functools.cache
-  def compiled() -> Callable:
-    # A concrete function: tf.function itself needs as long to inspect its arguments as this runs.
-    index = tf.TensorSpec([None], tf.int64)
-    write = lambda *arguments: replicated.update(variables, _write_copies, *arguments)
-    return tf.function(write, autograph=False).get_concrete_function(
-        index, *(tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in contents), index, index,
-        tf.TensorSpec(replay.written.shape, tf.int64))
-  return lambda *arrays: compiled()(*map(tf.constant, arrays))
-
-
-def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Tensor) -> None:
-  *parts, gone, complete, total = arguments
-  *contents, written, drawable, largest = copies[:7]
-  levels = copies[7:]
-  for variable, part in zip(contents, parts, strict=True):
-    variable.scatter_update(tf.IndexedSlices(part, index))
-  written.assign(total)
-  lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, gone))
-  is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
-  drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
-  # Places that are gone get the priority 0, unless they are among the complete ones.
-  numbers = tf.where(is_transition, largest, 0.0)
-  sum_tree.assign(levels, tf.concat([gone, complete], 0),
-                  tf.concat([tf.zeros_like(gone, tf.float32), numbers], 0))
 
 
 def _count(copies: list[tf.Variable], n: tf.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The command line of a sweep.
+"""Runs many trials of one experiment: a grid, a search, or a population.
 
 Exit status: 0 all trials are done or pruned; 1 some failed; 2 bad command line or sweep file;
 42 stopped: the trials saved, and the same command resumes the sweep.

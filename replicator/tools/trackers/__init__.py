@@ -1,1 +1,1 @@
-"""Services that show runs: each follows what a run writes to its workdir."""
+"""Services that show runs: each gets what a run logs as soon as it is logged."""

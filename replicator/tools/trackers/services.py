@@ -1,13 +1,12 @@
 """MLflow, Weights & Biases and Trackio: each raises a UsageError without its package."""
 
 import functools
-import pathlib
 import re
 import shutil
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from replicator.tools.trackers.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, require
+from replicator.tools.trackers.outbox import FAILED, FINISHED, INTERRUPTED, Line, TrackedRun
+from replicator.tools.trackers.tracker import Tracker, require
 
 import gin
 
@@ -17,12 +16,12 @@ _allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Names as MLflow tak
 
 
 @gin.configurable(module="replicator")
-class MLflow:
-  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.trackers = [@MLflow()]`.
+class MLflow(Tracker):
+  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.callbacks = [@MLflow()]`.
 
   A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change a
   parameter: a tag of its name has the value of a resumed run. In names, letters that MLflow does
-  not take become `_`. Times are those of the training.
+  not take become `_`. Times are those of the training. Images, histograms and texts are artifacts.
 
   Args:
     uri: of the server, or `sqlite:///FILE`; None for what MLFLOW_TRACKING_URI says, or else
@@ -34,7 +33,7 @@ class MLflow:
     require(self)
     self._uri, self._experiment = uri, experiment
 
-  def begin(self, run: TrackedRun) -> int:
+  def open(self, run: TrackedRun) -> int:
     """Opens or makes the run with the tag `replicator.id`, and asks for the last step of it."""
     import mlflow
     client = self._client = mlflow.MlflowClient(self._uri)
@@ -56,26 +55,35 @@ class MLflow:
     history = client.get_metric_history(self._id, "seconds")  # Every line has this scalar.
     return max((metric.step for metric in history), default=-1)
 
-  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    """Logs a picture, then the scalars in one transaction."""
+  def send(self, line: Line) -> None:
+    """Logs the artifacts, then the scalars in one transaction."""
     from mlflow.entities import Metric
-    if picture is not None:
-      self._client.log_artifact(self._id, str(picture), "samples")
-    time = self._started + round(1000 * scalars.get("seconds", 0.0))
-    self._client.log_batch(self._id, metrics=[
-        Metric(_allowed(name), value, time, step) for name, value in scalars.items()])
+    step = f"step-{line.step:08d}"
+    for name, pixels in line.images.items():
+      folder = "samples" if name == "samples" else f"samples/{name}"
+      self._client.log_image(self._id, pixels, f"{folder}/{step}.png")
+    if line.histograms:
+      self._client.log_dict(self._id, {
+          name: {"counts": counts.tolist(), "edges": edges.tolist()}
+          for name, (counts, edges) in line.histograms.items()}, f"histograms/{step}.json")
+    if line.text:
+      self._client.log_dict(self._id, line.text, f"text/{step}.json")
+    if line.scalars:
+      time = self._started + round(1000 * line.scalars["seconds"])
+      self._client.log_batch(self._id, metrics=[
+          Metric(_allowed(name), value, time, line.step) for name, value in line.scalars.items()])
 
-  def end(self, status: str) -> None:
+  def close(self, status: str) -> None:
     """Sets the status to FINISHED, FAILED or, of an interrupted run, KILLED."""
     self._client.set_terminated(self._id, _STATUS[status])
 
 
 @gin.configurable(module="replicator")
-class WandB:
-  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, and `train.trackers = [@WandB()]`.
+class WandB(Tracker):
+  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, and `train.callbacks = [@WandB()]`.
 
   Offline, the run is in the workdir's folder `wandb/`, and `wandb sync` sends it. W&B cannot resume
-  a run there, so a resumed run writes all of its lines again, in place of the earlier ones.
+  a run there, so a resumed run writes its lines and images again, in place of the earlier ones.
 
   Args:
     project: the project that the run belongs to; None for the program's name.
@@ -89,7 +97,7 @@ class WandB:
     self._project, self._entity, self._mode = project, entity, mode
     self._run: Any = None
 
-  def begin(self, run: TrackedRun) -> int:
+  def open(self, run: TrackedRun) -> int:
     """Opens the W&B run of this id; an offline one begins again at its first line."""
     import wandb
     if self._run is not None:  # Something failed.
@@ -104,13 +112,13 @@ class WandB:
         dir=run.workdir, mode=self._mode, settings=settings)
     return self._run.step - 1
 
-  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    """Logs the scalars and the picture at once."""
+  def send(self, line: Line) -> None:
+    """Logs everything of a step at once."""
     import wandb
-    pictures = {"samples": wandb.Image(str(picture))} if picture else {}
-    self._run.log({**scalars, **pictures}, step=step)
+    # A line is complete at once; W&B has gone on to the next step when an image comes after it.
+    self._run.log(_media(line, wandb), max(line.step, self._run.step), commit=bool(line.scalars))
 
-  def end(self, status: str) -> None:
+  def close(self, status: str) -> None:
     """Finishes the W&B run; the summary has the status as `ended`."""
     self._run.summary["ended"] = status
     if status == INTERRUPTED:
@@ -120,8 +128,8 @@ class WandB:
 
 
 @gin.configurable(module="replicator")
-class Trackio:
-  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.trackers = [@Trackio()]`.
+class Trackio(Tracker):
+  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.callbacks = [@Trackio()]`.
 
   The runs are on this machine, in the folder that TRACKIO_DIR names; `trackio show` shows them. A
   run is named after its workdir and its id. A run that does not finish has an alert.
@@ -134,7 +142,7 @@ class Trackio:
     require(self)
     self._project = project
 
-  def begin(self, run: TrackedRun) -> int:
+  def open(self, run: TrackedRun) -> int:
     """Opens the Trackio run of this name, and asks for its last step."""
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
@@ -144,14 +152,20 @@ class Trackio:
     last = SQLiteStorage.get_max_step_for_run(*where)
     return -1 if last is None else last
 
-  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    """Logs the scalars and the picture at once."""
+  def send(self, line: Line) -> None:
+    """Logs everything of a step at once."""
     import trackio
-    pictures = {"samples": trackio.Image(str(picture))} if picture else {}
-    self._run.log({**scalars, **pictures}, step=step)
+    self._run.log(_media(line, trackio), step=line.step)
 
-  def end(self, status: str) -> None:
+  def close(self, status: str) -> None:
     """Finishes the Trackio run."""
     if status != FINISHED:
       self._run.alert(status)
     self._run.finish()
+
+
+def _media(line: Line, service: Any) -> dict[str, Any]:
+  """What was logged at a step, as W&B and Trackio take it."""
+  return {**line.scalars, **line.text,
+          **{name: service.Image(pixels) for name, pixels in line.images.items()},
+          **{name: service.Histogram(np_histogram=x) for name, x in line.histograms.items()}}

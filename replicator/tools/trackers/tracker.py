@@ -1,59 +1,87 @@
-"""The protocol of trackers: services, or files, that get what a run logs."""
+"""The protocol of trackers: services, or files, that get what a run logs.
 
-import dataclasses
+    @gin.configurable
+    class TextFile(Tracker):
+      def open(self, run):
+        self.file = (run.workdir / f"log-{run.id}.txt").open("a")
+
+      def send(self, line):
+        print(line.step, line.scalars, file=self.file, flush=True)
+
+      def close(self, status):
+        print(status, file=self.file)
+        self.file.close()
+"""
+
 import importlib.util
-import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
-from replicator.errors import UsageError
+from replicator.errors import Preempted, UsageError
+from replicator.tools.trackers.outbox import (
+  FAILED,
+  FINISHED,
+  INTERRUPTED,
+  Line,
+  Outbox,
+  TrackedRun,
+)
+from replicator.training.callbacks.callback import Callback
+from replicator.training.evaluation import Evaluation
+from replicator.training.run import Run
 
-FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"  # How a run ended.
 
+class Tracker(Callback):
+  """A callback that sends what a run logs to a service, or a file, as soon as it is logged.
 
-@dataclasses.dataclass(frozen=True)
-class TrackedRun:
-  """The run that a tracker begins to record.
-
-  The `id` has 16 letters and digits; a run whose sent lines are taken back gets another one. `name`
-  is that of the workdir, `experiment` that of the program, and `group` that of the sweep, or empty.
-  `config` has the values in `config.gin` by name; references are text.
+  A tracker of yours defines `open`, `send` and `close`. Their calls come from one thread, which is
+  not the training's, so that they may take their time. What they raise is reported in one line, and
+  the run goes on; later, `open` is called again, and what was not sent comes again.
   """
 
-  id: str
-  name: str
-  experiment: str
-  group: str
-  workdir: pathlib.Path
-  config: dict[str, Any]
+  in_checks = False
 
+  def open(self, run: TrackedRun) -> int | None:
+    """Opens the record of `run.id`, a new or an earlier one.
 
-class Tracker(Protocol):
-  """Gets what a run logs; all calls come from one thread, which is not the training's.
-
-  What a method raises is reported in one line, and the run goes on; later, `begin` is called again.
-  """
-
-  def begin(self, run: TrackedRun) -> int:
-    """Opens the record of `run.id`; returns the last step that it has, or -1. Later steps come."""
-
-  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    """Adds a line of `metrics.jsonl` without its step, and the step's PNG file if there is one.
-
-    The run will not take it back. Steps increase. Scalars may be NaN, infinite, or none at all.
+    Returns the last step that the record has, or -1; later steps come. If it returns None, the
+    workdir knows the last step that `send` took; after a kill this line may come a second time.
     """
+    raise NotImplementedError
 
-  def end(self, status: str) -> None:
+  def send(self, line: Line) -> None:
+    """Adds what was logged at a step; steps increase, but one may have images and text later."""
+    raise NotImplementedError
+
+  def close(self, status: str) -> None:
     """Closes the record of a run that is 'finished', 'failed' or 'interrupted'."""
 
+  def begin(self, run: Run) -> None:
+    """Gets from now on what the run logs."""
+    name = type(self).__name__
+    alike = [id(each) for each in run.schedule.callbacks if type(each) is type(self)]
+    place = alike.index(id(self))
+    self._name = f"{name}-{place + 1}" if place else name
+    self._outbox = Outbox(self, self._name, run)
+    run.writer.add(self._outbox)
 
-def check(trackers: Sequence[Any]) -> None:
-  """Raises a UsageError if something in `train.trackers` is no tracker."""
-  for tracker in trackers:
-    methods = [getattr(tracker, name, None) for name in ("begin", "log", "end")]
-    if isinstance(tracker, type) or not all(map(callable, methods)):
-      raise UsageError(f"train.trackers: {tracker!r} is no tracker; write @MLflow(), @WandB() or "
-                       "@Trackio(), with brackets, or a Tracker of yours")
+  def after_steps(self, run: Run) -> None:
+    """Begins to send, since the configuration is complete."""
+    self._outbox.start()
+
+  def evaluated(self, run: Run, found: Evaluation) -> None:
+    """Begins to send, if the configuration is complete."""
+    if run.has_begun:
+      self._outbox.start()
+
+  def end(self, run: Run, error: BaseException | None) -> None:
+    """Sends the rest, and closes the record; waits 30 s at most, or 3 s in a hurry."""
+    if run.has_begun or not error:
+      is_hurried = error is not None and not isinstance(error, Exception)
+      run.doing(f"sending the last lines to {self._name}")
+      self._outbox.start()
+      self._outbox.end(
+          FINISHED if error is None else
+          INTERRUPTED if is_hurried or isinstance(error, Preempted) else FAILED,
+          seconds=3.0 if is_hurried else 30.0)
 
 
 def require(service: Tracker) -> None:

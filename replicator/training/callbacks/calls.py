@@ -18,8 +18,7 @@ class Calls:
   """
 
   def __init__(self, run: Run):
-    self._run, self._schedule = run, run.schedule
-    self._all = self._schedule.callbacks
+    self._run, self._all = run, run.schedule.callbacks
     self._here = [each for each in self._all if run.is_chief or each.on_all_workers]
     self._begun: list[Callback] = []
 
@@ -54,12 +53,12 @@ class Calls:
   def after_steps(self) -> None:
     """Calls those that are due at this step; then all workers know whether one stops the run."""
     run = self._run
-    due = [each for each in self._all if self._schedule.calls_at(each, run.step)]
+    due = [each for each in self._all if self._run.schedule.calls_at(each, run.step)]
     for callback in due:
       if callback in self._here:
         with self._named(callback, "after_steps"):
           callback.after_steps(run)
-    may_stop = due or (self._all and self._schedule.evaluates_at(run.step))
+    may_stop = due or (self._all and self._run.schedule.evaluates_at(run.step))
     if may_stop and run.replicator.by_worker(float(bool(run.why_stopped))).any():
       run.stop("another worker stops it")
 

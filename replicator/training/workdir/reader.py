@@ -35,6 +35,7 @@ class Run:
   facts: dict[str, Any]  # The content of `run.json`.
   config: str  # The text of `config.gin`.
   samples: list[pathlib.Path]  # The pictures, in the order of their steps.
+  images: dict[str, list[pathlib.Path]]  # Those that have another name than 'samples', by name.
 
   def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """`{name: (steps [n], values [n])}`, evaluations first."""
@@ -72,7 +73,17 @@ def read(workdir: str | os.PathLike) -> Run:
   rows = [{name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value
            for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]
   return Run(folder, rows, len(lines) - len(rows), read_facts(folder),
-             _text(folder / "config.gin"), sorted((folder / "samples").glob("step-*.png")))
+             _text(folder / "config.gin"), sorted((folder / "samples").glob("step-*.png")),
+             _images(folder / "samples"))
+
+
+def _images(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  found: dict[str, list[pathlib.Path]] = {}
+  for path in sorted(folder.rglob("step-*.png")):
+    name = path.parent.relative_to(folder).as_posix()
+    if name != ".":
+      found.setdefault(name, []).append(path)
+  return found
 
 
 def read_facts(workdir: pathlib.Path) -> dict[str, Any]:

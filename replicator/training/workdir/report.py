@@ -80,11 +80,14 @@ def _text(value: object) -> str:
 
 
 def _pictures(run: Run) -> list[pages.Picture]:
-  """The first one, the last one, and some between."""
-  count = len(run.samples)
-  chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
-  return [pages.picture(path, f"step {path.stem.removeprefix('step-').lstrip('0') or '0'}")
-          for path in (run.samples[number] for number in chosen)]
+  """Of the samples and of each other image: the first one, the last one, and some between."""
+  found = []
+  for name, paths in {"": run.samples, **run.images}.items():
+    count = len(paths)
+    chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
+    found += [pages.picture(path, f"{name}{', ' if name else ''}step {int(path.stem[5:])}")
+              for path in (paths[number] for number in chosen) if path.stem[5:].isdecimal()]
+  return found
 
 
 def _curves(run: Run) -> dict[str, list[pages.Panel]]:

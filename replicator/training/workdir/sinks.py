@@ -77,8 +77,13 @@ class TensorBoard(Sink):
   @contextlib.contextmanager
   def as_default(self, step: int | tf.Tensor) -> Iterator[None]:
     """In the body, `tf.summary` writes here, as of this step unless it names another one."""
-    with self._events.as_default(step):
-      yield
+    # TensorFlow flushes the file at the end, in a compiled step at every step: not here.
+    flush, self._events.flush = self._events.flush, lambda: None
+    try:
+      with self._events.as_default(step):
+        yield
+    finally:
+      self._events.flush = flush
 
   def scalars(self, step: int, values: Mapping[str, float]) -> None:
     """Writes the scalars; those without a slash go to the group `train`."""

@@ -70,7 +70,7 @@ def run(place, monkeypatch, capsys, tmp_path):
   for name in ("enable_op_determinism", "enable_tensor_float_32_execution"):
     monkeypatch.setattr(evaluate.tf.config.experimental, name, lambda *arguments: None)
   monkeypatch.setattr(load, "load_run", lambda run, *others: (
-      types.SimpleNamespace(step=Gan() if run == "run" else object()), 20))
+      types.SimpleNamespace(module=Gan() if run == "run" else object()), 20))
 
   def run(words: str) -> tuple[int, str, str]:
     status = evaluate.main([f"--cache={tmp_path / 'cache'}", *words.split()])

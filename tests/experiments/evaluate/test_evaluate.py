@@ -99,7 +99,7 @@ def test_the_classifier_of_a_run_compares_its_samples_with_data_of_no_name(
   classifier = load_or_train(InMemoryImages(noise(6), np.arange(COUNT) % 2, ("a", "b")),
                              tmp_path / "trained" / "classifier")
   monkeypatch.setattr(load, "load_run", lambda *arguments: (
-      types.SimpleNamespace(step=Gan()), 20))
+      types.SimpleNamespace(module=Gan()), 20))
   status, out, _ = run(f"--real=real --fake={tmp_path}/trained --features=classifier "
                        f"--metrics=fid --json={tmp_path}/a.json")
   assert status == 0 and "Fréchet distance (classifier with weights " in out

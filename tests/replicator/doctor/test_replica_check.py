@@ -84,3 +84,14 @@ def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
   row = rows({}, words=["--experiment=x"])[3]
   assert (row.check, row.verdict) == ("2 processes", DIFFERS)
   assert "a sum over replicas: the loss 'a' is exactly 2 times as large" in row.notes[1]
+
+
+def test_a_program_that_chooses_its_strategy_in_python_is_compared():
+  def main(workdir):
+    replicator.train(planted_bugs.Regression, planted_bugs.Points(), workdir=workdir, steps=100,
+                     eval_every=10, steps_per_call=10,
+                     replicator=replicator.Replicator("mirrored", logical_cpus=2))
+  check = replica_check.ReplicaCheck(main, [], ["train.global_batch_size = 8"], steps=2)
+  check.prepare()
+  assert next(check.results([])).verdict == AGREES
+  assert check.reference.quantities.keys() and check.reference.batch_size == 8

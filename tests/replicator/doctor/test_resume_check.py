@@ -205,3 +205,42 @@ def test_a_bug_of_a_new_process_is_found_and_named():
   assert "in a new process DIFFERS steps 1 to 2" in printed
   assert "likely cause: two processes with the same seed differ" in printed
   assert printed.endswith("This step does not resume exactly. ")
+
+
+class Counting(replicator.Callback):
+  """Counts in Python, or in a variable."""
+
+  def __init__(self):
+    self.count = 0
+
+  def after_steps(self, run):
+    self.count += 1
+    run.say(f"call {self.count}")
+
+
+class Kept(replicator.Callback, tf.Module):
+  def __init__(self):
+    super().__init__()
+    self.count = tf.Variable(0)
+
+  def after_steps(self, run):
+    self.count.assign_add(1)
+
+
+def test_a_count_that_a_callback_keeps_in_python_is_named(rows):
+  def main(make):
+    return lambda workdir: replicator.train(
+        planted_bugs.Regression, planted_bugs.Points(), workdir=workdir, callbacks=[make()])
+  *_, lost = rows(main=main(Counting))
+  assert (lost.verdict, lost.detail) == (
+      DIFFERS, "the callback Counting.count after the resume")
+  assert "make the callback a tf.Module" in lost.notes[0]
+  assert [row.verdict for row in rows(main=main(Kept))] == [AGREES, AGREES]
+
+
+def test_a_program_that_passes_its_settings_in_python_is_checked(rows):
+  main = lambda workdir: replicator.train(
+      planted_bugs.Regression, planted_bugs.Points(), workdir=workdir, steps=100, log_every=50,
+      eval_every=10, checkpoint_every=50, steps_per_call=10,
+      replicator=replicator.Replicator("default"))
+  assert [row.verdict for row in rows(main=main)] == [AGREES, AGREES]

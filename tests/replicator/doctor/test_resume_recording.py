@@ -94,7 +94,14 @@ def test_what_changes_between_the_calls_is_recorded(tmp_path):
 
 def test_what_does_not_save_the_step_cannot_be_resumed(tmp_path):
   main = lambda workdir: replicator.train(lambda: lambda: {"loss": np.nan}, workdir=workdir)
+
+  class Stopping(replicator.Callback):
+    def after_steps(self, run):
+      run.stop("it is enough")
+
+  short = lambda workdir: replicator.train(
+      lambda: lambda: {"loss": 1.0}, workdir=workdir, callbacks=[Stopping()])
   with pytest.raises(UsageError, match="the experiment ended before step 2"):
-    record(main, [], ["Guard.action = 'warn'", "train.steps = 1"], str(tmp_path / "short"), 2, 4)
+    record(short, [], [], str(tmp_path / "short"), 2, 4)
   with pytest.raises(UsageError, match="step 2 was not saved, because its numbers are not finite"):
     record(main, [], ["Guard.action = 'warn'"], str(tmp_path / "run"), 2, 4)

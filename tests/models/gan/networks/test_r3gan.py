@@ -1,6 +1,7 @@
 """The R3GAN networks: the functions that they compute."""
 
-from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator, grouped_conv2d
+from models.gan.networks.grouped_conv import grouped_conv2d
+from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
 from tests.models.gan.networks.plain import leaky, made, moved, normal
 
 import keras

@@ -12,7 +12,7 @@ from replicator.training.checkpoints.store import steps_of
 from replicator.training.workdir import claim, lock, places, reader
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
-from tests.programs.processes import forked, wait_until
+from tests.programs.processes import forked
 from tests.programs.refusals import refusal
 from tests.programs.two_networks import Points, TwoNetworks
 from tests.replicator.training.runs import stopping_at, train
@@ -149,15 +149,17 @@ def test_one_process_owns_a_url(url, tmp_path, capsys):
     count(url)
   claim.take_over(True)
 
+  taken: list[int] = []  # The number of steps that were done.
+
   def take_over(step, number):
-    if number == 8:
-      wait_until((owner.parent / "checkpoints/step-00000005/manifest.json").exists)
+    if not taken and (owner.parent / "checkpoints/step-00000005/manifest.json").exists():
       owner.write_bytes(ELSEWHERE)
+      taken.append(number)
 
   with pytest.raises(RunFailed, match=f"{url}: was taken over by process 1 on another-machine"):
-    count(url, before_call=take_over)
+    count(url, "train.steps = 50", before_call=take_over)
   assert owner.read_bytes() == ELSEWHERE  # It is not touched.
-  assert steps_of(owner.parent / "checkpoints") == [5]
+  assert max(steps_of(owner.parent / "checkpoints")) <= taken[0] <= 20
 
 
 def test_a_mistake_names_the_url(url):

@@ -2,16 +2,21 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable
 
-from replicator import atomic
-from replicator.tools.trackers.tracker import TrackedRun
+from replicator.tools.trackers.outbox import Line, TrackedRun
+from replicator.tools.trackers.tracker import Tracker
+from replicator.training.workdir import reader
+from replicator.training.workdir.sinks import MetricsFile, SampleFiles
+from replicator.training.workdir.writer import Writer
 
+import numpy as np
 import pytest
 
 CONFIG = """
 train.steps = 40
-train.trackers = [@MLflow()]
+train.callbacks = [@MLflow()]
 Network.widths = (8, %WIDTH)
 WIDTH = 16
 Network.activation = @relu
@@ -20,42 +25,64 @@ deep/Network.name = 'a b'
 
 
 class Workdir:
-  """The files that trackers read, written as a run writes them; a run logs every second step."""
+  """The folder of a run, whose configuration is written."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
-    (folder / "samples").mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.gin").write_text(CONFIG)
     (folder / "run.json").write_text(json.dumps({"experiment": "sngan"}))
-    self.lines: dict[int, dict[str, float]] = {}
+
+  @property
+  def lines(self) -> dict[int, dict[str, float]]:
+    """The lines of `metrics.jsonl`, by step."""
+    return {row.pop("step"): row for row in reader.read(self.folder).rows}
+
+
+class Process:
+  """A process of a run, from `step` on: what trackers see of it, and what it does.
+
+  It logs every second step, with a picture at the multiples of 10. All processes log the same, but
+  for a loss that is given.
+  """
+
+  def __init__(self, workdir: Workdir, *trackers: Tracker, step: int = 0):
+    self.workdir, self.step, self.trackers = workdir.folder, step, trackers
+    self.has_begun = False
+    self.said: list[str] = []
+    self.say, self.doing = self.said.append, lambda what: None
+    self.schedule = types.SimpleNamespace(callbacks=trackers)
+    self.writer = Writer(seconds=lambda: self.step / 4)
+    for sink in (MetricsFile(self.workdir), SampleFiles(self.workdir)):
+      sink.take_back(step or -1)
+      self.writer.add(sink)
+    for tracker in trackers:
+      tracker.begin(self)
 
   def log(self, first: int, last: int, loss: float = 0.5) -> None:
-    """Logs the even steps in `[first, last]`, with a picture at the multiples of 10."""
-    for step in range(first, last + 1, 2):
-      self.lines[step] = {"seconds": step / 4, "loss": loss, "grad_norm/critic": 1 / (step + 1)}
-      if step % 10 == 0:
-        self.lines[step]["eval/score"] = step / 8
-        self.picture(step)
-      with (self.folder / "metrics.jsonl").open("a") as file:
-        file.write(self._text(step))
+    """Logs the even steps in `[first, last]`."""
+    for self.step in range(first, last + 1, 2):
+      self.writer.scalars(self.step, {"loss": loss, "grad_norm/critic": 1 / (self.step + 1)})
+      if self.step % 10 == 0:
+        self.writer.scalars(self.step, {"eval/score": self.step / 8})
+        self.writer.images(self.step, {"samples": np.full([4, 4, 3], self.step, np.uint8)})
+      self.has_begun = True
+      for tracker in self.trackers:
+        tracker.after_steps(self)
+      self.writer.flush()
 
-  def picture(self, step: int) -> None:
-    from PIL import Image
-    Image.new("RGB", (4, 4), (step, 0, 0)).save(self.folder / "samples" / f"step-{step:08d}.png")
+  def roll_back(self, step: int) -> None:
+    """Goes back to a step."""
+    self.step = step
+    self.writer.take_back(step)
 
-  def take_back(self, step: int) -> None:
-    """Removes what was logged after `step`, as a resumed run does."""
-    self.lines = {s: line for s, line in self.lines.items() if s <= step}
-    for path in (self.folder / "samples").glob("*.png"):
-      if int(path.stem.removeprefix("step-")) > step:
-        path.unlink()
-    atomic.write_whole(self.folder / "metrics.jsonl", "".join(map(self._text, self.lines)))
-
-  def _text(self, step: int) -> str:
-    return json.dumps({"step": step, **self.lines[step]}) + "\n"
+  def end(self, error: BaseException | None = None) -> None:
+    """Ends, as a good run or by an error."""
+    for tracker in self.trackers:
+      tracker.end(self, error)
 
 
-class Memory:
+class Memory(Tracker):
   """A service that outlives the processes of a run.
 
   `on_call` is called with the name of a method before the method does anything, and again after it.
@@ -64,32 +91,35 @@ class Memory:
   def __init__(self):
     self.records: dict[str, dict[int, dict[str, float]]] = {}  # By id, in the order of their begin.
     self.runs: dict[str, TrackedRun] = {}
-    self.pictures: dict[int, bytes] = {}
+    self.images: dict[int, dict[str, np.ndarray]] = {}
+    self.sent: list[Line] = []
     self.status: dict[str, str] = {}
     self.on_call: Callable[[str], None] = lambda name: None
 
-  def begin(self, run: TrackedRun) -> int:
-    self.on_call("begin")
+  def open(self, run: TrackedRun) -> int:
+    self.on_call("open")
     self.id = run.id
     self.runs[run.id] = run
     self.status[run.id] = "running"
     lines = self.records.setdefault(run.id, {})
-    self.on_call("begin")
+    self.on_call("open")
     return max(lines, default=-1)
 
-  def log(self, step: int, scalars: Mapping[str, float], picture: pathlib.Path | None) -> None:
-    self.on_call("log")
+  def send(self, line: Line) -> None:
+    self.on_call("send")
     lines = self.records[self.id]
-    assert step > max(lines, default=-1)  # Each comes once, and in order.
-    lines[step] = dict(scalars)
-    if picture:
-      self.pictures[step] = picture.read_bytes()
-    self.on_call("log")
+    self.sent.append(line)
+    if line.scalars:
+      assert line.step > max(lines, default=-1)  # Each comes once, and in order.
+      lines[line.step] = line.scalars
+    if line.images:
+      self.images[line.step] = line.images
+    self.on_call("send")
 
-  def end(self, status: str) -> None:
-    self.on_call("end")
+  def close(self, status: str) -> None:
+    self.on_call("close")
     self.status[self.id] = status
-    self.on_call("end")
+    self.on_call("close")
 
 
 @pytest.fixture

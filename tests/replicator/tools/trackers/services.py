@@ -1,10 +1,10 @@
 """A process of a run that a real service tracks: `python services.py SERVICE WORKDIR ...`.
 
-With `follow FIRST LAST KILL` it sends what was logged after step FIRST, up to step LAST. It kills
-itself at the KILL-th call of `log`; if that does not come, the run is finished. With `read` it
-prints what the service has.
+With `kill N` it kills itself at the N-th call of `send`; with `resume` or `roll_back` it does that,
+and the run is finished. With `read` it prints what the service has.
 """
 
+import itertools
 import json
 import math
 import os
@@ -15,8 +15,10 @@ import struct
 import sys
 
 from replicator.console import status  # noqa: F401 - It imports Rich, which draws a number.
-from replicator.tools.trackers import sync
+from replicator.tools.trackers.outbox import Line
 from replicator.tools.trackers.services import MLflow, Trackio, WandB
+from tests.programs.processes import wait_until
+from tests.replicator.tools.trackers.conftest import Process, Workdir
 
 import numpy as np
 
@@ -26,29 +28,53 @@ def make(service: str):
           "trackio": Trackio}[service]()
 
 
-def follow(service: str, workdir: pathlib.Path, first: int, last: int, kill: int) -> None:
-  tracker, calls = make(service), 0
-  log = tracker.log
+def killed(service: str, folder: pathlib.Path, kill: int) -> None:
+  """Logs up to step 26, and kills itself at a call of `send`."""
+  tracker, calls = make(service), itertools.count(1)
+  send = tracker.send
 
-  def counted(*arguments) -> None:
-    nonlocal calls
-    log(*arguments)
-    calls += 1
-    if calls == kill:
+  def counted(line: Line) -> None:
+    send(line)
+    if next(calls) == kill:
       os.kill(os.getpid(), signal.SIGKILL)
 
-  tracker.log = counted
-  draws = random.getstate(), np.random.get_state()[2]
-  followers = sync.Followers([tracker], workdir, first, print)
-  followers.begin()
-  followers.settle(last)
-  followers.end("finished", seconds=300.0)  # Not every machine is fast.
-  assert (random.getstate(), np.random.get_state()[2]) == draws  # The run may use them.
+  tracker.send = counted
+  process = Process(Workdir(folder), tracker)
+  process.log(0, 26)
+  tracker._outbox._thread.join()
+
+
+def resumed(service: str, folder: pathlib.Path) -> None:
+  """Goes on from step 20 up to step 40."""
+  process = Process(Workdir(folder), make(service), step=20)
+  process.log(22, 26)
+  process.log(28, 40, loss=float("nan"))
+  ended(process)
+
+
+def rolled_back(service: str, folder: pathlib.Path) -> None:
+  """Goes back to step 20 when it has sent step 26."""
+  tracker = make(service)
+  process = Process(Workdir(folder), tracker)
+  process.log(0, 26)
+  wait_until(lambda: tracker._outbox._has == 26)
+  process.roll_back(20)
+  process.log(22, 40, loss=0.25)
+  ended(process)
+
+
+def ended(process: Process) -> None:
+  (tracker,) = process.trackers
+  tracker._outbox.end("finished", seconds=300.0)  # Not every machine is fast.
+  print(*process.said)
 
 
 def read(service: str, workdir: pathlib.Path) -> dict:
-  """The scalars by step, the number of pictures, the group, a value of the configuration."""
-  run_id = json.loads((workdir / "trackers.json").read_text()).popitem()[1]
+  """The scalars by step, the numbers of pictures and of records, the group, a setting, the status.
+
+  They are those of the record that the workdir names.
+  """
+  run_id = json.loads((workdir / "trackers.json").read_text()).popitem()[1]["id"]
   return {"mlflow": read_mlflow, "wandb": read_wandb, "trackio": read_trackio}[service](
       workdir, run_id)
 
@@ -57,19 +83,20 @@ def read_mlflow(workdir: pathlib.Path, run_id: str) -> dict:
   import mlflow
   client = mlflow.MlflowClient("sqlite:///mlflow.db")
   experiment = client.get_experiment_by_name("sngan").experiment_id
-  (run,) = client.search_runs([experiment])
-  assert run.data.tags["replicator.id"] == run_id
+  runs = client.search_runs([experiment])
+  (run,) = (run for run in runs if run.data.tags["replicator.id"] == run_id)
   assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.gin", "samples"]
   points = [(metric.step, name, metric.value) for name in run.data.metrics
             for metric in client.get_metric_history(run.info.run_id, name)]
   return {"points": points, "pictures": len(client.list_artifacts(run.info.run_id, "samples")),
-          "group": run.data.tags["group"], "status": run.info.status,
+          "records": len(runs), "group": run.data.tags["group"], "status": run.info.status,
           "steps": int(run.data.params["train.steps"])}
 
 
 def read_wandb(workdir: pathlib.Path, run_id: str) -> dict:
-  (folder,) = (workdir / "wandb").glob("offline-run-*")
-  points, pictures, found = [], 0, {}
+  folders = [*(workdir / "wandb").glob("offline-run-*")]
+  (folder,) = (folder for folder in folders if folder.name.endswith(run_id))
+  points, pictures, found = [], 0, {"records": len(folders)}
   for record in wandb_records(folder / f"run-{run_id}.wandb"):
     kind = record.WhichOneof("record_type")
     if kind == "history":
@@ -107,13 +134,13 @@ def wandb_records(path: pathlib.Path):
 def read_trackio(workdir: pathlib.Path, run_id: str) -> dict:
   import trackio
   from trackio.sqlite_storage import SQLiteStorage
-  (run,) = trackio.Api().runs("sngan")
-  assert run.name == f"{workdir.name}-{run_id}"
+  runs = list(trackio.Api().runs("sngan"))
+  (run,) = (run for run in runs if run.name == f"{workdir.name}-{run_id}")
   rows = SQLiteStorage.get_logs("sngan", run.name)
   points = [(row["step"], name, value) for row in rows for name, value in row.items()
             if name not in ("step", "timestamp", "samples")]
   return {"points": points, "pictures": sum("samples" in row for row in rows),
-          "group": run.config["_Group"], "steps": run.config["train.steps"],
+          "records": len(runs), "group": run.config["_Group"], "steps": run.config["train.steps"],
           "status": [alert["title"] for alert in run.alerts()]}
 
 
@@ -128,4 +155,7 @@ if __name__ == "__main__":
     found["points"] = [(step, name, as_text(value)) for step, name, value in found["points"]]
     print(json.dumps(found))
   else:
-    follow(service, pathlib.Path(folder), *map(int, numbers))
+    draws = random.getstate(), np.random.get_state()[2]
+    {"kill": killed, "resume": resumed, "roll_back": rolled_back}[what](
+        service, pathlib.Path(folder), *map(int, numbers))
+    assert (random.getstate(), np.random.get_state()[2]) == draws  # The run may use them.

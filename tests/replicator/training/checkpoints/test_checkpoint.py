@@ -8,6 +8,7 @@ import re
 from replicator import Evaluation, Replicator, UsageError, atomic
 from replicator.errors import RunFailed
 from replicator.training.checkpoints import saver, store
+from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.saver import Saver
 from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
@@ -190,9 +191,9 @@ def test_what_is_kept_does_not_depend_on_a_restart(settings, kept, tmp_path):
   assert store.steps_of(tmp_path) == kept
 
 
-def test_a_setting_that_cannot_work_is_an_error(tmp_path):
+def test_a_setting_that_cannot_work_is_an_error():
   for name, value, least in (("keep_last", 0, 1), ("keep_every", -1, 0)):
-    assert refusal(Saver, tmp_path, Counter(), **{name: value}) == (
+    assert refusal(Checkpoints, **{name: value}) == (
         f"Checkpoints.{name} = {value}: must be at least {least}")
 
 

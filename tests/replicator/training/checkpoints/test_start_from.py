@@ -317,7 +317,7 @@ def test_a_variable_with_a_value_for_each_replica_is_matched_by_one_value():
 def test_a_checkpoint_without_names_is_refused_by_name(tmp_path, monkeypatch):
   more = Small()
   more.extra = tf.Variable(1.0)
-  monkeypatch.setattr("replicator.training.checkpoints.checkpoint.names_of", lambda step: {})
+  monkeypatch.setattr("replicator.training.checkpoints.saver.names_of", lambda step: {})
   runs.save(tmp_path / "checkpoints", more, 1)
   with pytest.raises(UsageError, match="1 variables do not fit this step: 'extra' is only in the"):
     Saver(tmp_path / "checkpoints", Small()).restore()
