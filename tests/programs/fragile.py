@@ -4,7 +4,7 @@
       --gin_param="train.global_batch_size = 4" --workdir=DIR
 """
 
-from replicator import InputContext, app, random, train, wrap_optimizer
+from replicator import Evaluation, InputContext, app, random, train, wrap_optimizer
 
 import gin
 import keras
@@ -47,4 +47,5 @@ class Fragile(tf.Module):
 
 
 if __name__ == "__main__":
-  app.run(lambda workdir: train(Fragile, numbers, workdir=workdir))
+  app.run(lambda workdir: train(
+      Fragile, numbers, lambda step: Evaluation({"constant": 1.0}), workdir=workdir))

@@ -6,6 +6,7 @@ import socket
 
 from replicator import train
 from replicator.app import config
+from replicator.training.checkpoints.store import steps_of
 from tests.programs import fragile
 from tests.programs.forks import in_a_fork
 from tests.programs.logs import rows
@@ -35,6 +36,18 @@ def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
   assert [row["x"] for row in found] == pytest.approx([row["x"] for row in expected], rel=1e-5)
   facts = json.loads((tmp_path / "two" / "run.json").read_text())
   assert (facts["num_workers"], facts["num_replicas"]) == (2, 2)
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_what_a_callback_of_the_chief_stops_ends_on_all_workers_at_that_step(tmp_path):
+  settings = ["train.steps = 40", "train.global_batch_size = 4", "train.checkpoint_every = 40",
+              "train.eval_every = 2", "train.callbacks = [@EarlyStopping()]",
+              "EarlyStopping.metric = 'eval/constant'", "EarlyStopping.patience = 2"]
+  with running(tmp_path, settings, settings) as processes:
+    for process in processes:
+      assert ended(process, 0) == []
+  assert rows(tmp_path)[-1]["step"] == 4 and steps_of(tmp_path / "checkpoints") == [4]
 
 
 @pytest.mark.slow
