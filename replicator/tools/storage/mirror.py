@@ -35,8 +35,8 @@ class Mirror(Callback):
   # ---- While a run trains -----------------------------------------------------------------------
 
   def begin(self, run: Run) -> None:
-    """Has the run name the URL, and not the folder."""
-    run.place = self._store.url
+    """Has the run name the URL in place of the folder."""
+    run.place = str(run.workdir).replace(str(self._folder), self._store.url)
     self.every = run.schedule.checkpoint_every
 
   def after_steps(self, run: Run) -> None:

@@ -179,7 +179,7 @@ class Outbox(Sink):
       if isinstance(item, Line):
         self._take(item)
       else:
-        self._covered = min(self._covered, item)
+        self._covered, self._expected = min(self._covered, item), None
         if self._has > item:
           self._begin_another()
       with self._changing:

@@ -32,7 +32,7 @@ class Callback:
 
   Attributes:
     every: the steps between two calls of `after_steps`; None for each log point, 0 for none.
-    at: further steps at which `after_steps` is called.
+    at: further steps at which `after_steps` is called. Both must be the same on all workers.
     on_all_workers: whether every worker of a cluster calls it, and not the chief alone.
     hooks: what looks into the step while it is traced; see `replicator.step.hooks`.
     in_checks: whether the checks of the doctor call it, too; not if it only tells of the run.

@@ -1,6 +1,7 @@
 """Calls the callbacks of a run."""
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from replicator.console.error_line import line_of
@@ -37,8 +38,13 @@ class Calls:
     self._begin(filter(is_installed, self._here))
 
   def begin(self) -> None:
-    """Begins the others."""
+    """Begins the others; UsageError: the workers would not call the same at the same step."""
     self._begin(each for each in self._here if not is_installed(each))
+    for callback in self._all:
+      due = zlib.crc32(repr((callback.every, sorted(callback.at))).encode())
+      if len({*self._run.replicator.by_worker(float(due))}) > 1:
+        raise UsageError(f"{type(callback).__name__}.every and at: must be the same on all "
+                         "workers; set them in the constructor, or write on_all_workers = True")
 
   def _begin(self, callbacks: Iterable[Callback]) -> None:
     for callback in callbacks:
@@ -70,16 +76,21 @@ class Calls:
       self._each(lambda callback: callback.saved(self._run), "saved")
 
   def end(self, error: BaseException | None) -> None:
-    """Ends those that were begun; after an `error`, a further one is said and dropped."""
+    """Ends those that were begun, and raises their first error; says it if the run has an `error`.
+    """
     begun, self._begun = self._begun, []
+    first: Exception | None = None
     for callback in begun:
       try:
         with self._named(callback, "end"):
-          callback.end(self._run, error)
+          callback.end(self._run, error or first)
       except Exception as further:
-        if error is None:
-          raise
-        self._run.say(f"warning: {line_of(further)}")
+        if error or first:
+          self._run.say(f"warning: {line_of(further)}")
+        else:
+          first = further
+    if first:
+      raise first
 
   def _each(self, call: Callable[[Callback], None], method: str) -> None:
     for callback in self._here:

@@ -31,6 +31,7 @@ class Profile(Callback):
 
   in_checks = False
   every = 0
+  on_all_workers = True  # All know at which steps the chief calls; the chief profiles.
 
   def __init__(self, first: int, last: int):
     if not 1 <= first <= last:
@@ -63,7 +64,7 @@ class Profile(Callback):
       self._stop(save=False)
 
   def _start_if_due(self, run: Run) -> None:
-    if run.step == self._begin:
+    if run.step == self._begin and run.is_chief:
       if self._is_running:  # The run was rolled back.
         self._stop(save=False)
       tf.profiler.experimental.start(str(run.workdir))

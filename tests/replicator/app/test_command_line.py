@@ -8,7 +8,7 @@ import sys
 from replicator import UsageError
 from replicator.errors import Preempted
 from replicator.training.checkpoints import saver
-from replicator.training.workdir import lock
+from replicator.training.workdir import claim, lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import forked, python
@@ -149,7 +149,7 @@ def test_a_stopped_run_prints_the_command_that_resumes_it(unbroken, tmp_path):
 @pytest.mark.parametrize("is_chief", [True, False])
 def test_the_chief_is_refused_a_workdir_in_use_before_any_work(is_chief, run, tmp_path,
                                                                monkeypatch):
-  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+  monkeypatch.setattr(claim, "WAIT_SECONDS", 0.0)
   monkeypatch.setenv("TF_CONFIG", json.dumps({
       "cluster": {"chief": ["a:1"], "worker": ["b:1"]},
       "task": {"type": "chief" if is_chief else "worker", "index": 0}}))

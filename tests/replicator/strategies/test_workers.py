@@ -51,6 +51,22 @@ def test_what_a_callback_of_the_chief_stops_ends_on_all_workers_at_that_step(tmp
 
 
 @pytest.mark.slow
+@in_a_fork
+def test_all_workers_must_call_callbacks_at_the_same_steps(tmp_path):
+  profiled = ["train.steps = 4", "train.global_batch_size = 4", "train.callbacks = [@Profile()]",
+              "Profile.first = 2", "Profile.last = 3"]
+  with running(tmp_path, profiled, profiled) as processes:
+    for process in processes:
+      assert ended(process, 0) == []
+  assert len(list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))) == 1  # Of the chief.
+
+  unequal = ["train.steps = 4", "train.global_batch_size = 4", "train.callbacks = [@OwnSteps()]"]
+  with running(tmp_path / "unequal", unequal, unequal) as processes:
+    for process in processes:
+      assert ended(process, 2)[-1].startswith("error: OwnSteps.every and at: ")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stuck", [False, True], ids=["killed", "stuck"])
 @in_a_fork
 def test_a_worker_that_is_killed_or_stuck_is_named_by_all_others(tmp_path, is_stuck):

@@ -3,8 +3,10 @@
 import errno
 import os
 import tempfile
+import threading
 
 import replicator
+from replicator import atomic
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.tools import compare, rerun
 from replicator.tools.storage import object_store, remote
@@ -92,6 +94,24 @@ def test_a_checkpoint_that_cannot_be_sent_comes_with_the_next_one(
   assert not list(here.iterdir())
 
 
+def test_steps_go_on_while_a_checkpoint_is_sent(url, tmp_path, monkeypatch, capsys):
+  went_on = threading.Event()
+  put = object_store.ObjectStore._put
+
+  def put_late(self, *arguments) -> None:
+    assert went_on.wait(60.0)
+    put(self, *arguments)
+
+  def go_on(step, number):
+    if number == 9:
+      went_on.set()
+
+  monkeypatch.setattr(object_store.ObjectStore, "_put", put_late)
+  count(url, "train.log_every = 1", before_call=go_on)
+  assert steps_of(tmp_path / "store" / "run" / "checkpoints") == [5, 10]
+  assert capsys.readouterr().err == ""
+
+
 def test_an_end_that_cannot_be_sent_is_an_error_and_stays_here(url, here, tmp_path, monkeypatch):
   broken(monkeypatch, lambda: True)
   with pytest.raises(RunFailed) as failed:
@@ -153,7 +173,7 @@ def test_one_process_owns_a_url(url, tmp_path, capsys):
 
   def take_over(step, number):
     if not taken and (owner.parent / "checkpoints/step-00000005/manifest.json").exists():
-      owner.write_bytes(ELSEWHERE)
+      atomic.write_whole(owner, ELSEWHERE)
       taken.append(number)
 
   with pytest.raises(RunFailed, match=f"{url}: was taken over by process 1 on another-machine"):
@@ -182,6 +202,13 @@ def test_workers_get_the_checkpoints_of_the_chief(url, tmp_path):
     (place / "failures" / "batch-worker-1.npz").write_text("its batch")
   added = [store / "failures", store / "failures" / "batch-worker-1.npz"]
   assert sorted(store.rglob("*")) == sorted([*before, *added])  # Not even a lock.
+
+
+def test_before_a_rollback_the_chief_sends_what_others_need(url, tmp_path):
+  with remote.mirrored(url, is_chief=True) as chief:
+    (chief / "run.json").write_text("{}")
+    places.refresh(chief)
+    assert (tmp_path / "store" / "run" / "run.json").read_text() == "{}"
 
 
 def test_what_reads_a_workdir_takes_a_url(url, tmp_path, monkeypatch, capsys):

@@ -48,8 +48,7 @@ def resumed(service: str, folder: pathlib.Path) -> None:
   """Goes on from step 20 up to step 40."""
   process = Process(Workdir(folder), make(service), step=20)
   process.log(22, 26)
-  process.log(28, 40, loss=float("nan"))
-  ended(process)
+  go_on(process, loss=float("nan"))
 
 
 def rolled_back(service: str, folder: pathlib.Path) -> None:
@@ -59,12 +58,16 @@ def rolled_back(service: str, folder: pathlib.Path) -> None:
   process.log(0, 26)
   wait_until(lambda: tracker._outbox._has == 26)
   process.roll_back(20)
-  process.log(22, 40, loss=0.25)
-  ended(process)
+  process.log(22, 26, loss=0.25)
+  go_on(process, loss=0.25)
 
 
-def ended(process: Process) -> None:
+def go_on(process: Process, loss: float) -> None:
+  """Logs up to step 40, a histogram and a text at step 28, and ends."""
   (tracker,) = process.trackers
+  process.writer.histograms(28, {"weights/w": np.arange(64.0)})
+  process.writer.text(28, {"note": "a line"})
+  process.log(28, 40, loss)
   tracker._outbox.end("finished", seconds=300.0)  # Not every machine is fast.
   print(*process.said)
 
@@ -85,12 +88,18 @@ def read_mlflow(workdir: pathlib.Path, run_id: str) -> dict:
   experiment = client.get_experiment_by_name("sngan").experiment_id
   runs = client.search_runs([experiment])
   (run,) = (run for run in runs if run.data.tags["replicator.id"] == run_id)
-  assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.gin", "samples"]
+  assert [file.path for file in client.list_artifacts(run.info.run_id)] == [
+      "config.gin", "histograms", "samples", "text"]
+  media = {}
+  for kind in ("histograms", "text"):
+    path = client.download_artifacts(run.info.run_id, f"{kind}/step-00000028.json")
+    media.update(json.loads(pathlib.Path(path).read_text()))
   points = [(metric.step, name, metric.value) for name in run.data.metrics
             for metric in client.get_metric_history(run.info.run_id, name)]
   return {"points": points, "pictures": len(client.list_artifacts(run.info.run_id, "samples")),
           "records": len(runs), "group": run.data.tags["group"], "status": run.info.status,
-          "steps": int(run.data.params["train.steps"])}
+          "steps": int(run.data.params["train.steps"]), "note": media["note"],
+          "counts": sum(media["weights/w"]["counts"])}
 
 
 def read_wandb(workdir: pathlib.Path, run_id: str) -> dict:
@@ -104,8 +113,10 @@ def read_wandb(workdir: pathlib.Path, run_id: str) -> dict:
       values = {"/".join(item.nested_key) or item.key: json.loads(item.value_json)
                 for item in record.history.item}
       pictures += "samples/path" in values
+      if step == 28:
+        found["note"], found["counts"] = values.pop("note"), sum(values["weights/w/values"])
       points += [(step, name, value) for name, value in values.items()
-                 if not name.startswith(("_", "samples/"))]
+                 if not name.startswith(("_", "samples/", "weights/"))]
     elif kind == "run":
       found["group"] = record.run.run_group
       found["steps"] = next(json.loads(update.value_json) for update in record.run.config.update
@@ -138,10 +149,12 @@ def read_trackio(workdir: pathlib.Path, run_id: str) -> dict:
   (run,) = (run for run in runs if run.name == f"{workdir.name}-{run_id}")
   rows = SQLiteStorage.get_logs("sngan", run.name)
   points = [(row["step"], name, value) for row in rows for name, value in row.items()
-            if name not in ("step", "timestamp", "samples")]
+            if name not in ("step", "timestamp", "samples", "note", "weights/w")]
+  (media,) = (row for row in rows if row["step"] == 28)
   return {"points": points, "pictures": sum("samples" in row for row in rows),
           "records": len(runs), "group": run.config["_Group"], "steps": run.config["train.steps"],
-          "status": [alert["title"] for alert in run.alerts()]}
+          "status": [alert["title"] for alert in run.alerts()], "note": media["note"],
+          "counts": sum(media["weights/w"]["values"])}
 
 
 def as_text(value: object) -> object:

@@ -123,6 +123,18 @@ def test_a_rollback_begins_another_record_if_a_line_was_taken_back(workdir):
   assert memory.images[10]["samples"].tolist() == np.full([4, 4, 3], 10).tolist()
 
 
+def test_a_resumed_run_may_roll_back_before_it_has_repeated_all_lines(workdir):
+  memory = Memory()
+  Process(workdir, memory).log(0, 26)
+  wait_for(memory, 26)
+  process = Process(workdir, memory, step=20)
+  process.log(22, 24)
+  process.roll_back(20)
+  process.log(22, 40, loss=0.25)
+  process.end()
+  assert list(memory.records.values())[1:] == [workdir.lines]
+
+
 def test_what_is_taken_back_before_it_is_sent_is_never_sent(workdir):
   memory, wait = Memory(), threading.Event()
   memory.on_call = lambda name: name == "open" and wait.wait()

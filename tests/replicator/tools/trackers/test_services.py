@@ -43,7 +43,7 @@ def test_a_run_that_is_killed_or_rolled_back_equals_its_metrics(service, what, k
   assert len(found["points"]) == len(points)
   assert {(step, name): value for step, name, value in found.pop("points")} == points
   assert found == {"pictures": 5, "records": 1 if what == "killed" else 2, "group": "sweep",
-                   "steps": 40, "status": STATUS[service]}
+                   "steps": 40, "status": STATUS[service], "note": "a line", "counts": 64}
 
 
 @pytest.mark.parametrize("folder, group", [

@@ -74,4 +74,4 @@ def test_they_change_nothing_in_the_training(tmp_path):
 
 def test_gradients_of_several_steps_in_a_call_are_refused(tmp_path):
   said = refusal(trained, tmp_path, Histograms(), steps_per_call=2)
-  assert said.startswith("Histograms.begin at step 0: Histograms.gradients = True: needs train.step")
+  assert said.startswith("Histograms.begin at step 0: Histograms.gradients = True: needs train.")

@@ -9,7 +9,7 @@ from replicator.tools.sweeps import trial_process, trials
 from replicator.tools.sweeps.runners import local
 from replicator.tools.sweeps.trial_process import Attempt
 from replicator.tools.sweeps.trials import Record
-from replicator.training.workdir import lock
+from replicator.training.workdir import claim, lock
 from tests.programs.processes import wait_until
 
 import pytest
@@ -196,7 +196,7 @@ def test_a_second_signal_kills_the_trials(sweep, tmp_path):
 
 
 def test_only_one_sweep_runs_in_a_folder(sweep, monkeypatch):
-  monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+  monkeypatch.setattr(claim, "WAIT_SECONDS", 0.0)
   with lock.owned(sweep.folder):
     assert sweep.run() == 2
   assert f"--workdir={sweep.folder}: is in use by process {os.getpid()} " in sweep.err
