@@ -75,28 +75,27 @@ def measure(replicas: int) -> dict[str, float]:
   """CPU seconds to build, trace and call a step, its size, and the process' memory."""
   from replicator import Replicator
   from replicator.step.variables import variables_of
+  from replicator.strategies.compiled_step import CompiledStep
 
   import numpy as np
-  import tensorflow as tf
 
   seconds = [time.process_time()]
   replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
   with replicator.scope():
     step, shape = large()
   variables = len(list(variables_of(step)))
-  batch = replicator.distribute(np.ones([replicas * shape[0], *shape[1:]], np.float32))
-  compiled = replicator.compile(
-      lambda number, arguments: replicator.on_replicas(step, number, arguments))
-  arguments = tf.constant(0, tf.int64), (batch,)
+  batch = np.ones([replicas * shape[0], *shape[1:]], np.float32)
+  compiled = CompiledStep(replicator, step, logs=True)
   seconds.append(time.process_time())
-  graph = compiled.get_concrete_function(*arguments).graph
+  compiled.trace(batch)
   seconds.append(time.process_time())
-  for _ in range(2):
-    compiled(*arguments)
+  for number in range(2):
+    compiled(number, batch).fetch()
     seconds.append(time.process_time())
   build, trace, first, later = (b - a for a, b in itertools.pairwise(seconds))
-  return {"variables": variables, "operations": len(graph.get_operations()), "build": build,
-          "trace": trace, "first": first - later, "step": later, "MiB": resident_mib()}
+  return {"variables": variables, "operations": len(compiled.graph.get_operations()),
+          "build": build, "trace": trace, "first": first - later, "step": later,
+          "MiB": resident_mib()}
 
 
 def main(argv: list[str]) -> None:

@@ -125,11 +125,13 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
 
 def collectives(call: Call) -> int:
   """How many exchanges between replicas the graph of a step has, counted in its first call."""
+  from replicator.internals import tensorflow_internals
   from replicator.step.collectives import primitives
 
   import tensorflow as tf
   from tensorflow.python.ops import collective_ops
-  replicas = len(tf.config.list_logical_devices("CPU"))
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  replicas = len(tf.config.get_logical_device_configuration(cpu) or [cpu])  # In this process.
   counted = []
 
   def counting(function: Callable, weight: float) -> Callable:
@@ -144,6 +146,7 @@ def collectives(call: Call) -> int:
     for owner, names, weight in (
         (tf.distribute.CrossDeviceOps, ["reduce", "batch_reduce"], 1),
         (primitives, ["_in_memory"], 1),
+        (tensorflow_internals, ["launched"], 1),
         # One on each replica.
         (collective_ops, ["all_reduce_v2", "all_gather_v2", "all_to_all_v2"], 1 / replicas)):
       for name in names:

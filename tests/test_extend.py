@@ -57,7 +57,7 @@ def test_all_parts_of_a_gan_train_together(project):
   assert 0 < evaluated["eval/contrast"] < evaluated["eval/contrast_of_data"]
   assert all(row["penalty"] > 0 for row in rows if "penalty" in row)
   lines = (project / "run" / "lines.txt").read_text().splitlines()
-  assert len(lines) == 4 and lines[-1] == "done"
+  assert len(lines) == 4 and lines[-1] == "finished"
 
 
 @pytest.mark.slow

@@ -99,12 +99,6 @@ def test_imports_run_down():
              and FLOOR[room_of(other)] >= FLOOR[room_of(module)] + module.startswith("replicator"))
 
 
-def test_models_use_no_private_room_of_the_engine():
-  check_none(f"{file}:{line}: imports {other}" for file in files().values()
-             if file.startswith("models/") for line, other in sorted(imported(file))
-             if room_of(other) == "replicator.internals")
-
-
 def test_no_circle_of_imports():
   """Between files; imports for type checkers do not count, which would need them at run time."""
   graph = {module: {other for _, other in imported(file)} - {module}

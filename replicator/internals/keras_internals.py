@@ -8,8 +8,6 @@ from replicator.errors import UsageError
 
 import keras
 import tensorflow as tf
-from keras.src import backend
-from keras.src.backend.common import global_state, stateless_scope
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -41,16 +39,14 @@ class VariableScope(keras.StatelessScope):
     self.read: dict[int, keras.Variable] = {}
     self.drops = drops or drops_assignments()
 
-  def __enter__(self) -> "VariableScope":
-    super().__enter__()
-    self._before = len(_without_value())
-    return self
-
   def __exit__(self, *error: Any) -> None:
     super().__exit__(*error)
-    # Others, such as those of a metric, live in the context alone.
-    made = [v for v in _without_value()[self._before:] if v.trainable]
-    if made and error[0] is None:
+    scope = self.original_scope
+    while isinstance(scope, VariableScope):
+      scope = scope.original_scope
+    # Others, such as those of a metric, live in the context alone. Another scope may make values.
+    made = [v for v in self.read.values() if v.trainable and own_value(v) is None]
+    if made and scope is None and error[0] is None:
       raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
                        "averaged_weights, recompute_grad or the like, and would hold no value; "
                        "build its network before, in the constructor of the step: begin it with "
@@ -79,24 +75,28 @@ class VariableScope(keras.StatelessScope):
 
 def drops_assignments() -> bool:
   """Whether a scope here will forget what is assigned to Keras variables."""
-  scope = stateless_scope.get_stateless_scope()
+  scope = _scope()
   return isinstance(scope, VariableScope) and scope.drops
-
-
-def own_value(variable: keras.Variable) -> tf.Variable:
-  """The variable of TensorFlow that holds the value, whatever scope or precision applies here."""
-  return variable._value
 
 
 def values_of_scope() -> dict[int, tf.Tensor]:
   """The values that a scope gives to Keras variables here, by the id of the variable."""
-  scope = stateless_scope.get_stateless_scope()
+  scope = _scope()
   return dict(scope.state_mapping) if scope else {}
 
 
-def _without_value() -> list[keras.Variable]:
-  """The variables that were made in scopes, and hold no value yet."""
-  return global_state.get_global_attribute("uninitialized_variables") or []
+def _scope() -> keras.StatelessScope | None:
+  """The scope that is entered here. Keras tells it to those who enter another one."""
+  with keras.StatelessScope(initialize_variables=False) as inner:
+    return inner.original_scope
+
+
+def own_value(variable: keras.Variable) -> Any:
+  """The variable of TensorFlow that holds the value, whatever scope or precision applies here.
+
+  A variable that was made in a scope has none, so that this is None, until the scope ends.
+  """
+  return variable._value
 
 
 def is_recomputed(layer: keras.layers.Layer) -> bool:
@@ -104,11 +104,6 @@ def is_recomputed(layer: keras.layers.Layer) -> bool:
   mode = layer._remat_mode
   return bool(mode) and (mode.mode in ("full", "larger_than")
                          or layer.name in (mode.layer_names or ()))
-
-
-def set_trainable(owner: keras.layers.Layer | keras.Variable, value: bool) -> None:
-  """Sets `trainable` of a layer or a variable alone; Keras' own setter changes what is inside."""
-  owner._trainable = value
 
 
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
@@ -143,11 +138,6 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, kera
   return found
 
 
-def slot_key(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> str:
-  """The key by which an optimizer finds the slots of a variable: its `_unique_id`."""
-  return optimizer._var_key(variable)
-
-
 @contextlib.contextmanager
 def errors_unchanged() -> Iterator[None]:
   """A context in which Keras raises, in this thread, the errors of layers as they are.
@@ -161,42 +151,3 @@ def errors_unchanged() -> Iterator[None]:
   finally:
     if changes:
       keras.config.enable_traceback_filtering()
-
-
-_cast, _convert = backend.core.cast, backend.core.convert_to_tensor
-
-
-def _exact_cast(x, dtype):
-  is_rounded = isinstance(x, float) and dtype == "float64"
-  return tf.constant(x, tf.float64) if is_rounded else _cast(x, dtype)
-
-
-def _exact_convert(x, dtype=None, **options):
-  is_rounded = isinstance(x, float) and dtype is None and keras.config.floatx() == "float64"
-  return tf.constant(x, tf.float64) if is_rounded else _convert(x, dtype, **options)
-
-
-@contextlib.contextmanager
-def exact_casts() -> Iterator[None]:
-  """A context in which Keras makes a Python float float64 itself, and not a float32 of it.
-
-  A cast to float64 does, and where the precision is float64 so does a tensor without a dtype, such
-  as the settings of Keras' schedules.
-  """
-  backend.core.cast, backend.core.convert_to_tensor = _exact_cast, _exact_convert
-  try:
-    yield
-  finally:
-    backend.core.cast, backend.core.convert_to_tensor = _cast, _convert
-
-
-@contextlib.contextmanager
-def iterations_read(optimizer: keras.optimizers.Optimizer, iterations: tf.Tensor
-                    ) -> Iterator[None]:
-  """A context in which an optimizer uses `iterations` and does not read its own count each time."""
-  variable = optimizer._iterations
-  optimizer._iterations = iterations
-  try:
-    yield
-  finally:
-    optimizer._iterations = variable

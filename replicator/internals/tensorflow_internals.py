@@ -7,20 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
-from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
-from tensorflow.python.ops import collective_ops
-
-
-def has_started() -> bool:
-  """Whether TensorFlow has computed anything in this process, so that it can join no cluster."""
-  return eager_context.context()._context_handle is not None
 
 
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
@@ -30,7 +21,8 @@ def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, jo
   `cluster` has the addresses of each job. A process that sends no heartbeat for `worker_timeout`
   seconds is lost, which ends the others; they wait `join_timeout` seconds for the first process.
   """
-  jobs = [CoordinatedJob(name=job, num_tasks=len(cluster[job]))
+  coordination = tf.compat.v1.ConfigProto().experimental.coordination_config
+  jobs = [coordination.coordinated_job_list.add(name=job, num_tasks=len(cluster[job]))
           for job in ("chief", "worker") if job in cluster]
   eager_context.context().configure_coordination_service(
       "standalone", service_leader=f"/job:{jobs[0].name}/replica:0/task:0",
@@ -81,11 +73,6 @@ def is_published(key: str) -> bool:
 def abort_collectives(message: str) -> None:
   """Ends the collectives that this process waits for, in another thread, with this message."""
   eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
-
-
-def per_replica(tensors: Sequence[tf.Tensor]) -> Any:
-  """The value that has these tensors, one for each replica of this process."""
-  return distribute_utils.regroup(tensors)
 
 
 # ---- Gradients ----------------------------------------------------------------------------------
@@ -157,27 +144,18 @@ def launched(launchers: Sequence[Any], move: str, tensors: Sequence[tf.Tensor]
     results = []
     for launcher, x in zip(launchers, tensors, strict=True):
       with tf.device(launcher._device):
-        if move == "all_gather":
-          results.append(launcher._all_gather(x[tf.newaxis], launcher._options))
-        else:
-          results.append(collective_ops.all_to_all_v2(
-              x, launcher._group_size, launcher._group_key, launcher._next_instance_key(),
-              communication_hint=launcher._options.implementation.value,
-              timeout=launcher._options.timeout_seconds,
-              ordering_token=launcher._get_ordering_token()))
+        token = launcher._get_ordering_token()
+        how = {"group_size": launcher._group_size, "group_key": launcher._group_key,
+               "instance_key": launcher._next_instance_key(),
+               "ordering_token": [] if token is None else [token],
+               "communication_hint": launcher._options.implementation.value.lower(),
+               "timeout_seconds": launcher._options.timeout_seconds or 0}
+        results.append(tf.raw_ops.CollectiveGatherV2(input=x[tf.newaxis], **how)
+                       if move == "all_gather" else
+                       tf.raw_ops.CollectiveAllToAllV2(input=x, **how))
     return results
   # Eagerly, the first would wait for the others, which are not launched yet.
   return (tf.function(launch, autograph=False) if tf.executing_eagerly() else launch)()
-
-
-def is_trackable(value: Any) -> bool:
-  """Whether a TensorFlow checkpoint can save an object."""
-  return isinstance(value, tf.__internal__.tracking.Trackable)
-
-
-def wrapped_variable(variable: Any) -> Any:
-  """The plain variable in a wrapper of central storage or parameter servers, or the argument."""
-  return getattr(variable, "_v", variable)
 
 
 def is_fetched(value: Any) -> bool:
@@ -238,7 +216,7 @@ def in_second_pass_of_recompute_grad() -> bool:
 
 def mark_for_xla(operation: tf.Operation) -> None:
   """Lets XLA compile an operation of a graph, together with its neighbors that are marked."""
-  operation._set_attr("_XlaCompile", attr_value_pb2.AttrValue(b=True))
+  operation._set_attr("_XlaCompile", tf.compat.v1.AttrValue(b=True))
 
 
 def compile_marked_always() -> None:

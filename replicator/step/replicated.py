@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicator.internals.keras_internals import drops_assignments
-from replicator.internals.tensorflow_internals import wrapped_variable
-from replicator.step import context
+from replicator.step import context, xla
 
 import keras
 import numpy as np
@@ -35,12 +34,28 @@ def variable(value: Any, dtype: Any = None, name: str | None = None) -> tf.Varia
                      aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
 
+def layer_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
+  """Makes a Keras variable for a layer's state, which all replicas compute alike.
+
+  When the layer assigns to it in its `call`, each replica writes its own copy.
+  """
+  # A mirrored variable would broadcast the value of the first replica at every write.
+  return keras.Variable(keras.initializers.get(initializer), shape=shape, dtype=dtype,
+                        trainable=False, autocast=False, name=name,
+                        synchronization="on_read", aggregation="only_first_replica")
+
+
 def copies_of(variable: Any) -> list[Any]:
   """The plain variables of this process behind a distributed one; one if the replicas share it."""
-  values = getattr(variable, "values", None)
-  if isinstance(values, tuple):  # One for each replica of a synchronous strategy.
-    return list(values)
-  return [wrapped_variable(variable)]
+  if _is_copied(variable):
+    return list(variable.values)
+  # Central storage and parameter servers wrap the one that there is.
+  return [variable.get() if hasattr(variable, "get") else variable]
+
+
+def _is_copied(variable: Any) -> bool:
+  """Whether each replica has its own copy, as under a synchronous strategy."""
+  return isinstance(getattr(variable, "values", None), tuple)
 
 
 def read(variable: tf.Variable) -> np.ndarray:
@@ -117,8 +132,7 @@ def _count_move(part: context.Microbatch, moving: Any) -> int:
   return part.moves[id(moving)]
 
 
-def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: tf.Tensor
-           ) -> None:
+def update(variables: Sequence[tf.Variable], function: Callable[..., None], *args: Any) -> None:
   """Changes replicated variables in place: calls `function(copies, *args)` for every replica.
 
   `copies` are the replica's plain variables, in the order of `variables`, for `function` to assign
@@ -127,17 +141,24 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
   called once. Outside of a step, it is called for each replica of this process.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
-  # One replica meets no other, so that the step may call this in a loop of micro-batches.
-  if not context.current().is_step or context.num_replicas() == 1:
+  if context.current().is_step and context.num_replicas() > 1:
+    replica = tf.get_static_value(context.replica_id())
+    if replica is None:  # The replicas of a TPU are traced as one; TensorFlow finds their copies.
+      _update_once(variables, variables, function, args)
+      return
+    if not _is_copied(variables[0]):
+      _update_once(variables, of_replicas[0], function, args)
+      return
+    of_replicas = [of_replicas[int(replica) % len(of_replicas)]]
+  with xla.alike():
     for copies in of_replicas:
       with tf.device(copies[0].device):
         function(copies, *args)
-    return
 
-  def on_copies(first: tf.Variable, *args: tf.Tensor) -> None:
-    # tf.distribute passes a copy of the one variable that it is asked to update.
-    function(next(copies for copies in of_replicas if copies[0] is copies_of(first)[0]), *args)
 
+def _update_once(variables: Sequence[tf.Variable], copies: Sequence[tf.Variable],
+                 function: Callable[..., None], args: tuple) -> None:
+  """Calls `function(copies, *args)` once, after every replica has come here."""
   tf.distribute.get_replica_context().merge_call(
-      lambda strategy, *args: strategy.extended.update(variables[0], on_copies, args, group=False),
-      args=args)
+      lambda strategy, *args: strategy.extended.update(
+          variables[0], lambda _, *args: function(copies, *args), args, group=False), args=args)

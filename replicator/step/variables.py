@@ -11,8 +11,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from replicator.internals.tensorflow_internals import is_trackable
-
 import keras
 import tensorflow as tf
 
@@ -81,7 +79,15 @@ def _walk(value: Any, is_wanted: Callable[[Any], bool], path: str = "",
 
 def _is_saved(value: Any) -> bool:
   return isinstance(value, (keras.Variable, tf.Variable, *_KERAS_OWNERS)) or (
-      is_trackable(value) and children_of(value) is None)
+      children_of(value) is None and _is_checkpointable(value))
+
+
+def _is_checkpointable(value: Any) -> bool:
+  try:
+    tf.train.Checkpoint(value=value)
+  except ValueError:
+    return False
+  return True
 
 
 def _saved_of(value: Any, path: str) -> list[tuple[str, Any]]:

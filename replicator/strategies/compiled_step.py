@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class _Traced:
-  """The compiled function for what is `trainable` in the step."""
+  """The compiled function for what is `trainable` in the step, and for batches of one shape."""
 
   function: Any = None  # A tf.function.
   arguments: tuple = ()  # What it was first called with.
@@ -37,8 +37,8 @@ class _Traced:
   remarks: list[str] = dataclasses.field(default_factory=list)  # On what the step does in Python.
 
   @functools.cached_property
-  def graph(self) -> tf.Graph:
-    return self.function.get_concrete_function(*self.arguments).graph
+  def concrete(self) -> Any:
+    return self.function.get_concrete_function(*self.arguments)
 
 
 class CompiledStep:
@@ -63,9 +63,10 @@ class CompiledStep:
     self._replicator, self._step, self._hooks = replicator, step, hooks
     self._events = events or (lambda step: contextlib.nullcontext())
     self._steps_per_call, self._logs = steps_per_call, logs
+    self._axis = 0 if steps_per_call == 1 else 1  # Of the examples of a batch.
     self._optimizers = dict(held_by(step, (Optimizer,)))
     self._trainable = Trainable(step)
-    self._traced: dict[tuple[bool, ...], _Traced] = {}
+    self._traced: dict[tuple, _Traced] = {}
     self._newest = _Traced()
     self._warned: set[str] = set()
 
@@ -79,62 +80,69 @@ class CompiledStep:
     """
     arguments = self._arguments(step, inputs, stop)
     traced = self._newest = self._traced_for(arguments)
-    return RunningCall(self._replicator.start(traced.function, *arguments), step, stop,
+    # A tf.function would compare the arguments, and all variables, with those of its traces.
+    compiled = traced.function if tf.config.functions_run_eagerly() else traced.concrete
+    return RunningCall(self._replicator.start(compiled, *arguments), step, stop,
                        traced.scalars, self._steps_per_call, self._hooks)
 
   def trace(self, inputs: Nest | None) -> list[str]:
     """Traces the steps for batches like `inputs`; returns the names of their scalars."""
     self._newest = self._traced_for(self._arguments(0, inputs, False))
-    return list(self._newest.scalars) if self._newest.graph else []
+    return list(self._newest.scalars) if self.graph else []
+
+  @property
+  def graph(self) -> tf.Graph:
+    """What the steps are compiled to; valid after the first call, or `trace`."""
+    return self._newest.concrete.graph
 
   def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use; valid after the first call."""
+    """The variables that the steps use; valid like `graph`."""
     servers = self._replicator.servers
-    return [v for v in self._newest.graph.variables
+    return [v for v in self.graph.variables
             if not (servers and v.handle is servers.updates.handle)]
 
   def assigned_at(self, variable: tf.Variable) -> str:
-    """` at file:line`, where the steps assign a variable, if that can be had; after a call."""
-    return next(graphs.assignments(self._newest.graph, variable), "")
+    """` at file:line`, where the steps assign a variable, if it is known; valid like `graph`."""
+    return next(graphs.assignments(self.graph, variable), "")
 
   def warnings(self) -> list[str]:
     """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
       return []
     lines = [*self._newest.remarks, *graphs.warnings(
-        self._newest.graph, self._optimizers, self._replicator.jit_compile)]
+        self.graph, self._optimizers, self._replicator.jit_compile)]
     new = [line for line in lines if line not in self._warned]
     self._warned.update(lines)
     return new
 
   def _arguments(self, step: int, inputs: Nest | None, stop: bool) -> tuple:
-    batch = () if inputs is None else (
-        self._replicator.distribute(inputs, 0 if self._steps_per_call == 1 else 1),)
+    batch = () if inputs is None else (self._replicator.checked_batch(inputs, self._axis),)
     # One process alone needs no agreement to stop.
     flag = (tf.constant(stop),) if self._logs and self._replicator.num_pipelines > 1 else ()
     return tf.constant(step, tf.int64), flag, batch
 
   def _traced_for(self, arguments: tuple) -> _Traced:
-    flags = self._trainable.flags()
-    if flags in self._traced:
-      return self._traced[flags]
-    traced = self._traced[flags] = _Traced(arguments=arguments)
+    key = self._trainable.flags(), *((path, x.shape, x.dtype) for path, x in
+                                     tree.flatten_with_path(arguments))
+    if key in self._traced:
+      return self._traced[key]
+    traced = self._traced[key] = _Traced(arguments=arguments)
     # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
     traced.function = tf.function(functools.partial(self._steps, traced), autograph=False,
                                   jit_compile=True if self._replicator.compiles_whole else None)
     if self._logs and self._replicator.num_pipelines > 1 and (
         not tf.config.functions_run_eagerly()):
-      with self._forgotten_if_it_fails(flags):
-        traced.graph  # noqa: B018  (traces it)
+      with self._forgotten_if_it_fails(key):
+        traced.concrete  # noqa: B018  (traces it)
         self._replicator.check_workers_agree()
     return traced
 
   @contextlib.contextmanager
-  def _forgotten_if_it_fails(self, flags: tuple[bool, ...]) -> Iterator[None]:
+  def _forgotten_if_it_fails(self, key: tuple) -> Iterator[None]:
     try:
       yield
     except BaseException:
-      del self._traced[flags]
+      del self._traced[key]
       raise
 
   # ---- What is compiled -------------------------------------------------------------------------
@@ -145,6 +153,7 @@ class CompiledStep:
     The means are `[steps_per_call * scalars]`, after 1 or 0 for the request to stop, if that is
     given; with them comes what the hooks return.
     """
+    batch = tuple(self._replicator.distribute(each, self._axis) for each in batch)
     with python_state.noted_in(traced.remarks, self._step):
       if not self._logs:
         outputs = self._on_replicas(traced, step, batch)

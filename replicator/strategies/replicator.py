@@ -130,8 +130,7 @@ class Replicator:
     if self.name != "multi_worker_mirrored":
       return 0
     resolver = self.strategy.cluster_resolver
-    return tf_config.worker_number(
-        self._cluster, resolver.task_type, resolver.task_id)
+    return tf_config.worker_number(self._cluster, resolver.task_type, resolver.task_id)
 
   @property
   def num_pipelines(self) -> int:
@@ -209,12 +208,8 @@ class Replicator:
     if self.servers:
       self.servers.coordinator.join()
 
-  def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
-    """Splits `axis` of each array or tensor over the replicas of this process.
-
-    Raises:
-      UsageError: the axis does not divide by the number of replicas.
-    """
+  def checked_batch(self, inputs: Nest, axis: int = 0) -> Nest:
+    """The inputs as tensors; UsageError: `axis` does not divide by the replicas of this process."""
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
     if not leaves or any(len(getattr(x, "shape", ())) <= axis for x in leaves):
@@ -227,16 +222,18 @@ class Replicator:
     if size % replicas:
       raise UsageError(f"inputs: a batch of {size} examples does not divide by {replicas} "
                        f"replicas; write a multiple of {replicas}")
+    return tree.map_structure(tf.convert_to_tensor, inputs)
+
+  def distribute(self, inputs: Nest, axis: int = 0) -> Nest:
+    """Splits `axis` of each tensor over the replicas of this process."""
+    replicas = self.num_local_replicas
     if replicas == 1:
-      return tree.map_structure(tf.convert_to_tensor, inputs)
-    share = size // replicas
-
-    def part(value_context):
-      first = value_context.replica_id_in_sync_group % replicas * share
-      rows = (slice(None),) * axis + (slice(first, first + share),)
-      return tree.map_structure(lambda x: tf.convert_to_tensor(x[rows]), inputs)
-
-    return self.strategy.experimental_distribute_values_from_function(part)
+      return inputs
+    with tf.device("/cpu:0"):  # Where batches come from; each device gets its part of them.
+      parts = [tf.split(x, replicas, axis) for x in tree.flatten(inputs)]
+    return self.strategy.experimental_distribute_values_from_function(
+        lambda replica: tree.unflatten_as(
+            inputs, [of[replica.replica_id_in_sync_group % replicas] for of in parts]))
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
     """Calls a compiled function; under an asynchronous strategy returns a remote value."""
@@ -255,8 +252,7 @@ class Replicator:
   def detect_hangs(self) -> HangDetector:
     """Watches how long this worker waits for the others."""
     is_cluster = self.name == "multi_worker_mirrored"
-    return HangDetector(
-        self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
+    return HangDetector(self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
 
   @property
   def _cluster(self) -> dict[str, list[str]]:
@@ -295,9 +291,8 @@ class Replicator:
 def _check_xla(strategy: str, devices_per_replica: int) -> None:
   reasons = {"parameter_server": "it is for synchronous replicas",
              "tpu": "a TPU always compiles the step"}
-  if strategy in reasons:
-    raise UsageError(f"Replicator.jit_compile = True: not with '{strategy}': {reasons[strategy]}; "
-                     "drop one of the two")
-  if devices_per_replica > 1:
-    raise UsageError(f"Replicator.jit_compile = True: XLA compiles for one device, not for "
-                     f"devices_per_replica = {devices_per_replica}; drop one of the two")
+  why = (f"not with '{strategy}': {reasons[strategy]}" if strategy in reasons else
+         f"XLA compiles for one device, not for devices_per_replica = {devices_per_replica}"
+         if devices_per_replica > 1 else "")
+  if why:
+    raise UsageError(f"Replicator.jit_compile = True: {why}; drop one of the two")

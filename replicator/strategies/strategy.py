@@ -11,7 +11,7 @@ from typing import Any
 
 from replicator.console.formatting import labeled
 from replicator.errors import RunFailed, UsageError, at_least_one, nearest
-from replicator.internals.tensorflow_internals import has_started, set_timeouts
+from replicator.internals.tensorflow_internals import set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import parameter_server
 from replicator.strategies.cluster import lost, tf_config
@@ -107,6 +107,17 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
     raise UsageError(f"TF_CONFIG: {task['type']} {task['index']} cannot listen at {address}: the "
                      "port is taken, perhaps by a run that has not ended; end that, or give this "
                      "one other ports") from error
+
+
+def has_started() -> bool:
+  """Whether TensorFlow has computed anything in this process, so that it can join no cluster."""
+  threads = tf.config.threading.get_inter_op_parallelism_threads()
+  try:
+    tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
+  except RuntimeError:
+    return True
+  tf.config.threading.set_inter_op_parallelism_threads(threads)
+  return False
 
 
 @contextlib.contextmanager

@@ -131,6 +131,7 @@ def train(make_step: Callable[[], Callable],
                  global_batch_size=global_batch_size, seed=seed)
   settings.check_called("evaluate", evaluate, "step")
   settings.check_called("before_call", before_call, "step", "number")
+  guard, checkpoints = guard or Guard(), checkpoints or Checkpoints()
   if deterministic:
     tf.config.experimental.enable_op_determinism()
   inputs_lib.check(inputs)

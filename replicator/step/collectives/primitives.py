@@ -64,14 +64,19 @@ def _merged(move: str, strategy: tf.distribute.Strategy, x: Any) -> Any:
   if not launchers:
     # On the devices of the tensors, which may be on another logical device than the first.
     devices = [x.device or device for device, x in zip(devices, tensors, strict=True)]
-    return tensorflow_internals.per_replica(_in_memory(move, devices, tensors))
+    return _per_replica(strategy, _in_memory(move, devices, tensors))
   if move != "all_reduce":
-    return tensorflow_internals.per_replica(
-        tensorflow_internals.launched(launchers, move, tensors))
+    return _per_replica(strategy, tensorflow_internals.launched(launchers, move, tensors))
   # Its destinations are devices, and the arguments of a step have none.
-  placed = tensorflow_internals.per_replica(
-      [_on(device, tf.identity, x) for device, x in zip(devices, tensors, strict=True)])
+  placed = _per_replica(strategy, [
+      _on(device, tf.identity, x) for device, x in zip(devices, tensors, strict=True)])
   return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(placed, placed)])[0]
+
+
+def _per_replica(strategy: tf.distribute.Strategy, tensors: Sequence[tf.Tensor]) -> Any:
+  """The value that has these tensors, one for each replica of this process."""
+  return strategy.experimental_distribute_values_from_function(
+      lambda replica: tensors[replica.replica_id_in_sync_group % len(tensors)])
 
 
 def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]

@@ -10,7 +10,6 @@ from replicator.internals import tensorflow_internals
 from replicator.internals.keras_internals import VariableScope, values_of_scope
 from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives, validation
-from replicator.step.layers import layer_state
 from replicator.step.layers.inspection import layers_of
 
 import keras
@@ -66,8 +65,8 @@ class GlobalBatchNorm(keras.layers.Layer):
     if self.center:
       self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros", autocast=False)
     dtype = self.variable_dtype
-    self.moving_mean = layer_state.variable("moving_mean", shape, "zeros", dtype)
-    self.moving_variance = layer_state.variable("moving_variance", shape, "ones", dtype)
+    self.moving_mean = replicated.layer_variable("moving_mean", shape, "zeros", dtype)
+    self.moving_variance = replicated.layer_variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     training = training and self.trainable

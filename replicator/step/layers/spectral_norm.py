@@ -2,8 +2,7 @@
 
 from replicator.errors import UsageError
 from replicator.internals import keras_internals
-from replicator.step import context, xla
-from replicator.step.layers import layer_state
+from replicator.step import context, replicated, xla
 from replicator.step.layers.inspection import kernel_matrix, num_outputs
 
 import keras
@@ -57,7 +56,7 @@ class SpectralNorm(keras.layers.Wrapper):
     super().build(input_shape)
     self.kernel = _kernel_of(self.layer)
     columns = num_outputs(self.layer, self.kernel.shape)
-    self.u = layer_state.variable("u", (1, columns), "random_normal", self.variable_dtype)
+    self.u = replicated.layer_variable("u", (1, columns), "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     sigma = self._spectral_norm(training and self.trainable)

@@ -1,16 +1,15 @@
-"""Several variables as one vector, so that an update takes a dozen operations in total."""
+"""Several variables as one vector, so that an update takes a dozen operations in total.
 
-import contextlib
+Keras updates one variable at a time. `FlatVariable` is the one variable that it sees: it makes
+slots as long as the vector, and computes one update for all.
+"""
+
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
-from replicator.internals.keras_internals import (
-  decays_weights_of,
-  exact_casts,
-  iterations_read,
-  slot_key,
-)
-from replicator.step.optimizers.schedules import is_schedule
+from replicator.internals.keras_internals import decays_weights_of
+from replicator.step.optimizers.schedules import is_schedule, replaced, unrounded, value_at
 from replicator.step.replicated import copies_of
 
 import keras
@@ -26,6 +25,24 @@ _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
 _MULTIPLE = 768
 
 
+def flatten(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+            ) -> list["FlatVariable"]:
+  """Joins the variables that share a dtype and devices, for an elementwise optimizer."""
+  if type(optimizer) not in _ELEMENTWISE:
+    return [FlatVariable([variable]) for variable in variables]
+  groups: dict[tuple, list[keras.Variable]] = {}
+  for variable in variables:
+    devices = tuple(copy.device for copy in copies_of(variable.value))
+    groups.setdefault((variable.dtype, devices), []).append(variable)
+  return [FlatVariable(group) for group in groups.values()]
+
+
+def layout(flats: Sequence["FlatVariable"]) -> str:
+  """A hash of the layout of the slots. Slots with another hash belong to other variables."""
+  shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
+  return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
+
+
 class FlatVariable(keras.Variable):
   """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
 
@@ -38,6 +55,7 @@ class FlatVariable(keras.Variable):
     self.variables = list(variables)
     self._sizes = [int(np.prod(v.shape)) for v in self.variables]
     self._padding = -sum(self._sizes) % _MULTIPLE
+    self._first = self.variables[0].value
 
   @property
   def path(self) -> str:
@@ -57,7 +75,7 @@ class FlatVariable(keras.Variable):
   @property
   def value(self) -> tf.Variable:
     """The first variable. Keras places slots on its devices, which are those of all variables."""
-    return self.variables[0].value
+    return self._first
 
   def seen_by_optimizer(self) -> keras.Variable:
     """The variable to build an optimizer with."""
@@ -79,110 +97,72 @@ class FlatVariable(keras.Variable):
     return [tf.reshape(part, v.shape)
             for part, v in zip(parts, self.variables, strict=True)]
 
-  def mask(self, changing: Sequence[bool]) -> np.ndarray:
-    """Whether each number belongs to a variable that is `changing`: bool, of `shape`."""
-    return np.repeat([*changing, False], [*self._sizes, self._padding])
+  def update(self, optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor,
+             learning_rate: tf.Tensor, changing: Container[int]) -> None:
+    """Updates one device's copies of the variables, as one Keras update per variable would.
+
+    Those whose id is not among `changing` stay, and so do their slots. It is called where `value`
+    of the variables and of the optimizer's own is the copy to update, and that of `iterations` the
+    number of updates before this one. The optimizer is built with `seen_by_optimizer()`; `gradient`
+    has the shape of that.
+    """
+    copies = [variable.value for variable in self.variables]
+    changes = [id(variable) in changing for variable in self.variables]
+    with tf.device(copies[0].device), replaced(optimizer, self._settings(optimizer)):
+      # A number, or the tensor of a schedule.
+      decays = tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)
+      for variable, copy, is_changed in zip(self.variables, copies, changes, strict=True):
+        if is_changed and decays and decays_weights_of(optimizer, variable):
+          copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
+      target = copies[0] if len(copies) == 1 else _Copies(self, copies, changes)
+      # Slots of as long a vector elsewhere do not change here.
+      slots = [] if all(changes) else [
+          v.value for v in optimizer.variables if tuple(v.shape) == self.shape]
+      before = [tf.identity(slot) for slot in slots]
+      optimizer.update_step(gradient, target, learning_rate)
+      for slot, old in zip(slots, before, strict=True):
+        slot.assign(tf.where(np.repeat([*changes, False], [*self._sizes, self._padding]),
+                             slot, old))
+      for variable, copy, is_changed in zip(self.variables, copies, changes, strict=True):
+        if is_changed and variable.constraint is not None:
+          copy.assign(variable.constraint(variable))
+
+  def _settings(self, optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    """The settings of an optimizer, such as `beta_2`, for this update.
+
+    Schedules are tensors now. The learning rate, which Keras keeps under a private name, is not
+    among them.
+    """
+    schedules = {name: tf.cast(value_at(value, optimizer.iterations.value), self.dtype)
+                 for name, value in vars(optimizer).items()
+                 if is_schedule(value) and not name.startswith("_")}
+    return {**(unrounded(optimizer) if self.dtype == "float64" else {}), **schedules}
 
 
-class FlatCopies:
+class _Copies:
   """One device's copies of the variables of a `FlatVariable`, for a Keras optimizer to update.
 
-  `changing` says whether each variable is updated, `key` is that of the optimizer's slots.
+  `changes` says whether each is updated.
   """
 
-  def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changing: Sequence[bool],
-               key: str):
-    self._flat, self._copies, self._changing = flat, copies, changing
-    self._unique_id = key
+  def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changes: Sequence[bool]):
+    self._flat, self._copies, self._changes = flat, copies, changes
     self.dtype, self.shape = flat.dtype, flat.shape
+
+  def __getattr__(self, name: str) -> Any:
+    # Keras finds the slots by the variable that it was built with.
+    return getattr(self._flat.value, name)
 
   def assign_add(self, change: tf.Tensor) -> None:
     """Adds a tensor of `shape`."""
-    self._assign("assign_add", change)
+    for copy, part in self._changed(change):
+      copy.assign_add(part)
 
   def assign_sub(self, change: tf.Tensor) -> None:
     """Subtracts a tensor of `shape`."""
-    self._assign("assign_sub", change)
+    for copy, part in self._changed(change):
+      copy.assign_sub(part)
 
-  def _assign(self, method: str, value: tf.Tensor) -> None:
-    parts = self._flat.unpack(value)
-    for copy, part, changes in zip(self._copies, parts, self._changing, strict=True):
-      if changes:
-        getattr(copy, method)(part)
-
-
-def flatten(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
-            ) -> list[FlatVariable]:
-  """Joins the variables that share a dtype and devices, for an elementwise optimizer."""
-  if type(optimizer) not in _ELEMENTWISE:
-    return [FlatVariable([variable]) for variable in variables]
-  groups: dict[tuple, list[keras.Variable]] = {}
-  for variable in variables:
-    devices = tuple(copy.device for copy in copies_of(variable.value))
-    groups.setdefault((variable.dtype, devices), []).append(variable)
-  return [FlatVariable(group) for group in groups.values()]
-
-
-def layout(flats: Sequence[FlatVariable]) -> str:
-  """A hash of the layout of the slots. Slots with another hash belong to other variables."""
-  shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
-  return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
-
-
-@contextlib.contextmanager
-def _slots_kept(optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
-                changing: Sequence[bool]) -> Iterator[None]:
-  """A context in which an update keeps the slots of variables that are not `changing`."""
-  # Slots of as long a vector elsewhere do not change here.
-  slots = [slot for slot in optimizer.variables if tuple(slot.shape) == flat.shape]
-  before = [tf.identity(slot.value) for slot in slots]
-  yield
-  for slot, old in zip(slots, before, strict=True):
-    slot.assign(tf.where(flat.mask(changing), slot.value, old))
-
-
-@contextlib.contextmanager
-def _options_at(optimizer: keras.optimizers.Optimizer, updates: tf.Tensor, dtype: str
-                ) -> Iterator[None]:
-  """A context in which options that are schedules, such as `beta_2`, are numbers.
-
-  They are the schedules' values after `updates` updates, int64 []. The learning rate, which Keras
-  reads from its schedule itself, is not among them.
-  """
-  schedules = {name: value for name, value in vars(optimizer).items()
-               if is_schedule(value) and name != "_learning_rate"}
-  # Keras' own setter would look at each value for variables to keep.
-  for name, schedule in schedules.items():
-    object.__setattr__(optimizer, name, tf.cast(schedule(updates), dtype))
-  try:
-    yield
-  finally:
-    for name, schedule in schedules.items():
-      object.__setattr__(optimizer, name, schedule)
-
-
-def update_copies(first: tf.Variable, copies: Sequence[tf.Variable], gradient: tf.Tensor,
-                  iterations: tf.Tensor, learning_rate: tf.Tensor,
-                  optimizer: keras.optimizers.Optimizer, flat: FlatVariable,
-                  changing: Sequence[bool]) -> None:
-  """Updates one device's copies of the variables, as one Keras update per variable would.
-
-  `first` is the first copy, and `gradient` has the shape of `flat`. `iterations` is the number of
-  updates before this one, int64 []; `learning_rate` is floating []. The optimizer is built with
-  `flat.seen_by_optimizer()`.
-  """
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(_options_at(optimizer, iterations, flat.dtype))
-    # A number, or the tensor of a schedule.
-    decays = tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)
-    for copy, variable, changes in zip(copies, flat.variables, changing, strict=True):
-      if changes and decays and decays_weights_of(optimizer, variable):
-        copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
-    stack.enter_context(exact_casts())
-    stack.enter_context(iterations_read(optimizer, iterations))
-    target: tf.Variable | FlatCopies = first
-    if len(copies) > 1:
-      target = FlatCopies(flat, copies, changing, slot_key(optimizer, flat))
-      if not all(changing):
-        stack.enter_context(_slots_kept(optimizer, flat, changing))
-    optimizer.update_step(gradient, target, learning_rate)
+  def _changed(self, vector: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
+    parts = zip(self._copies, self._flat.unpack(vector), self._changes, strict=True)
+    return [(copy, part) for copy, part, is_changed in parts if is_changed]

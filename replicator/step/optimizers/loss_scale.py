@@ -1,6 +1,9 @@
 """Dynamic loss scaling, which keeps the small gradients of float16 layers (`mixed_float16`)."""
 
-from replicator.step import replicated
+from collections.abc import Sequence
+
+from replicator.errors import UsageError
+from replicator.step import context, replicated
 
 import tensorflow as tf
 
@@ -28,12 +31,24 @@ class LossScale(tf.Module):
     self.factor = replicated.variable(_INITIAL, tf.float32, "factor")
     self.finite_updates = replicated.variable(0, tf.int64, "finite_updates")  # In a row.
 
-  def scale(self, loss: tf.Tensor, parts: int) -> tf.Tensor:
+  def scale(self, loss: tf.Tensor) -> tf.Tensor:
     """The loss [] of one part, scaled; float32, because a float16 loss would overflow."""
+    parts = context.num_replicas() * replicated.num_microbatches()
+    context.current().kept[self] = parts  # Until the next update.
     return tf.cast(loss, tf.float32) * (self.factor / parts)
 
-  def unscale(self, gradients: list[tf.Tensor], parts: int) -> list[tf.Tensor]:
-    """The gradients of the loss, given those of the scaled loss."""
+  def unscale(self, gradients: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """The gradients of the loss, given those of the scaled loss; `name` is the optimizer's.
+
+    Raises a UsageError if no loss was scaled since the last update.
+    """
+    kept = context.current().kept
+    if self not in kept:
+      raise UsageError(f"{name}.apply: under train.precision = 'mixed_float16' small gradients "
+                       "vanish unless the loss is scaled; before each apply write, inside the "
+                       "tape, scaled = optimizer.scale_loss(loss), and take "
+                       "tape.gradient(scaled, variables)")
+    parts = kept.pop(self)  # The next update may have another scale.
     return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]
 
   def holds(self, gradients: list[tf.Tensor]) -> tf.Tensor:
@@ -46,10 +61,14 @@ class LossScale(tf.Module):
     return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)
 
   def adapt(self, finite: tf.Tensor) -> None:
-    """Adapts the factor after an update with `finite` gradients, bool []; cross-replica."""
-    updates = tf.where(finite, self.finite_updates + 1, 0)
-    doubles = tf.equal(updates, _DOUBLE_AFTER)
-    factor = tf.convert_to_tensor(self.factor)
-    risen = tf.where(doubles, tf.minimum(2.0 * factor, _HIGHEST), factor)
-    self.factor.assign(tf.where(finite, risen, tf.maximum(factor / 2.0, 1.0)))
-    self.finite_updates.assign(tf.where(doubles, tf.zeros_like(updates), updates))
+    """Adapts the factor after an update with `finite` gradients, bool []."""
+    replicated.update([self.factor, self.finite_updates], _adapt, finite)
+
+
+def _adapt(copies: Sequence[tf.Variable], finite: tf.Tensor) -> None:
+  factor, finite_updates = map(tf.identity, copies)
+  updates = tf.where(finite, finite_updates + 1, 0)
+  doubles = tf.equal(updates, _DOUBLE_AFTER)
+  risen = tf.where(doubles, tf.minimum(2.0 * factor, _HIGHEST), factor)
+  copies[0].assign(tf.where(finite, risen, tf.maximum(factor / 2.0, 1.0)))
+  copies[1].assign(tf.where(doubles, tf.zeros_like(updates), updates))

@@ -1,12 +1,10 @@
 """Exponential moving averages of the weights of networks."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from replicator.internals.keras_internals import VariableScope, values_of_scope
 from replicator.step.optimizers.schedules import Number, value_at
-from replicator.step.replicated import copies_of
 
 import keras
 import tensorflow as tf
@@ -25,31 +23,20 @@ class MovingAverages(tf.Module):
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
     self.values = [_copy_of(variable) for variable in variables]
 
-  def update(self, strategy: tf.distribute.Strategy, updates: tf.Tensor,
-             made: Callable[[Callable], Callable]) -> None:
-    """Moves the averages after update number `updates`, int64 []; a cross-replica function.
+  def update(self, updates: tf.Tensor) -> None:
+    """Moves the averages after update number `updates`, int64 [].
 
-    `made` makes the function that moves one device's copies.
+    It is called where `value` of the averages and the variables is the copy of one device.
     """
     keep = tf.where(updates > self._start, value_at(self._decay, updates - 1), 0.0)
     due = (updates % self._every == 0) | (updates <= self._start)
-
-    def move(_, averages, variables, keep, due):
-      for average, variable in zip(averages, variables, strict=True):
-        moved = variable + tf.cast(keep, average.dtype) * (average - variable)
-        if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
-          moved = tf.where(due, moved, average)
-        average.assign(moved)
-
-    groups: dict[tuple, list[tuple[Any, Any]]] = {}  # By devices: they move together.
     for average, variable in zip(self.values, self._variables, strict=True):
       if variable.trainable:
-        devices = tuple(copy.device for copy in copies_of(variable.value))
-        groups.setdefault(devices, []).append((average.value, variable.value))
-    for pairs in groups.values():
-      averages, variables = map(list, zip(*pairs, strict=True))
-      strategy.extended.update(averages[0], made(move), args=(averages, variables, keep, due),
-                               group=False)
+        with tf.device(average.value.device):
+          moved = variable.value + tf.cast(keep, average.dtype) * (average.value - variable.value)
+          if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
+            moved = tf.where(due, moved, average.value)
+          average.value.assign(moved)
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:

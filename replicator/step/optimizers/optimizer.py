@@ -1,22 +1,28 @@
 """Optimizers for replica steps: take the mean over the replicas, then clip, then update.
 
+    minimize                    the loss and its gradients g_r on the examples of replica r
+      -> apply                  g = mean_r g_r in one collective;  g <- g min(1, clip_norm / |g|)
+        -> replicated.update    on each replica, for its own copies of the variables:
+          -> _update            Keras' update by g;  average <- d average + (1 - d) variable
+
 This is the only place where gradients are averaged. The loss of a step is the mean over its own
 replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import exact_casts
 from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.microbatch import has_examples, microbatch
-from replicator.step.optimizers.flat_variables import FlatVariable, flatten, layout, update_copies
+from replicator.step.optimizers.flat_variables import FlatVariable, flatten, layout
 from replicator.step.optimizers.loss_scale import LossScale
 from replicator.step.optimizers.moving_averages import MovingAverages
+from replicator.step.optimizers.schedules import all_digits, is_schedule, replaced, unrounded
 
 import keras
 import tensorflow as tf
@@ -66,15 +72,20 @@ class Optimizer(tf.Module):
     # Slots are made before the first step, because a replica cannot make variables.
     self._flats = flatten(optimizer, variables)
     self.layout = layout(self._flats)
-    with exact_casts():
+    with replaced(optimizer, unrounded(optimizer)):
       optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
     self._averages = averages
     self.averages = averages.values if averages else []
+    # All that an update reads or changes, the count of updates first.
+    others = [v for v in optimizer.variables if v is not optimizer.iterations]
+    self._state = [optimizer.iterations, *others, *variables, *self.averages]
+    self._values = [variable.value for variable in self._state]
 
   @property
   def learning_rate(self) -> tf.Tensor:
     """The present learning rate, []; assign a number to change it, if it is no schedule."""
-    return self.keras_optimizer.learning_rate
+    with all_digits(*filter(is_schedule, vars(self.keras_optimizer).values())):
+      return self.keras_optimizer.learning_rate
 
   @learning_rate.setter
   def learning_rate(self, rate: float) -> None:
@@ -140,22 +151,12 @@ class Optimizer(tf.Module):
     return outputs, tape.gradient(scaled, [v.value for v in self.variables_updated])
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Scales a loss under the precision 'mixed_float16'; otherwise returns the loss itself.
+    """Scales a loss, floating [], under the precision 'mixed_float16'; else returns it as it is.
 
-    Call it inside the tape, once before each `apply`, and differentiate what it returns. Without
-    it, small gradients of float16 layers would vanish; see `LossScale`.
-
-    Args:
-      loss: floating [].
-
-    Returns:
-      The loss, or under 'mixed_float16' the scaled loss, float32 [].
+    Call it inside the tape, once before each `apply`, and differentiate what it returns, which is
+    float32. Without it, small gradients of float16 layers would vanish; see `LossScale`.
     """
-    if self.loss_scale is None:
-      return loss
-    parts = context.num_replicas() * replicated.num_microbatches()
-    context.current().kept[self] = parts  # Until the next update.
-    return self.loss_scale.scale(loss, parts)
+    return loss if self.loss_scale is None else self.loss_scale.scale(loss)
 
   def apply(self, gradients: Sequence[tf.Tensor | None],
             variables: Sequence[keras.Variable] | None = None) -> None:
@@ -176,9 +177,10 @@ class Optimizer(tf.Module):
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
-    own = self._unscaled([flat.pack([gradient_of.get(id(v)) for v in flat.variables])
-                          for flat in flats])
-    averaged = collectives.all_mean(own)
+    local = [flat.pack([gradient_of.get(id(v)) for v in flat.variables]) for flat in flats]
+    if self.loss_scale is not None:
+      local = self.loss_scale.unscale(local, self.name)
+    averaged = collectives.all_mean(local)
     for hook in context.current().hooks:
       averaged = self._reported(hook, flats, averaged, gradient_of)
     with xla.alike():
@@ -186,15 +188,16 @@ class Optimizer(tf.Module):
       finite = tf.math.is_finite(norm)
       if self.loss_scale is not None:
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
-    context.measured(self, lambda: {"grad_norm": self._logged(norm, finite)})
-    changing = [[id(v) in gradient_of for v in flat.variables] for flat in flats]
-    # Each replica reads these two itself; a cross-replica function would send them from the first.
-    iterations = tf.identity(self.keras_optimizer.iterations.value)
-    with exact_casts():
-      learning_rate = tf.identity(self.keras_optimizer.learning_rate)
-    tf.distribute.get_replica_context().merge_call(
-        self._update, args=(clipped, flats, changing, finite, iterations, learning_rate,
-                            context.current().xla_in_parts))
+      update: Callable[..., None] = functools.partial(
+          self._update, flats, clipped, tf.identity(self.learning_rate), gradient_of)
+      if context.current().xla_in_parts:
+        update = xla.one_program(update)
+      due = self._is_due(finite)
+      replicated.update(self._values, update if due is None else (
+          lambda copies: tf.cond(due, lambda: update(copies), lambda: None)))
+    # The norm of an update that is skipped may be infinite or NaN.
+    context.measured(self, lambda: {"grad_norm": tf.where(
+        finite, norm, 0.0) if self.skip_nonfinite else norm})
 
   def _matched(self, gradients: list[tf.Tensor | None],
                variables: Sequence[keras.Variable] | None) -> dict[int, tf.Tensor]:
@@ -217,18 +220,6 @@ class Optimizer(tf.Module):
                        "computed outside the tape")
     return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
 
-  def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    if self.loss_scale is None:
-      return gradients
-    kept = context.current().kept
-    if self not in kept:
-      raise UsageError(f"{self.name}.apply: under train.precision = 'mixed_float16' small "
-                       "gradients vanish unless the loss is scaled; before each apply write, "
-                       "inside the tape, scaled = optimizer.scale_loss(loss), and take "
-                       "tape.gradient(scaled, variables)")
-    # The next update may have another scale.
-    return self.loss_scale.unscale(gradients, kept.pop(self))
-
   def _reported(self, hook: Hook, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
     """Reports an update to a hook; the averaged gradients to make it with."""
@@ -242,48 +233,38 @@ class Optimizer(tf.Module):
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
     return [flat.pack([used_of.get(id(v)) for v in flat.variables]) for flat in flats]
 
-  def _logged(self, norm: tf.Tensor, finite: tf.Tensor) -> tf.Tensor:
-    """The norm [] of the averaged gradients, or 0 if the update is skipped."""
-    norm = tf.cast(norm, keras.config.floatx())
-    return tf.where(finite, norm, 0.0) if self.skip_nonfinite else norm
-
-  def _update(self, strategy, gradients, flats, changing, finite, iterations, learning_rate,
-              in_one_program):
-    """Updates every replica's copies; a cross-replica function."""
-    # All replicas computed it from the same averages, so one of the results is enough.
-    all_finite = strategy.experimental_local_results(finite)[0]
-    due = tf.constant(True)
+  def _is_due(self, finite: tf.Tensor) -> tf.Tensor | None:
+    """Counts a call with `finite` gradients, bool []; whether to update, or None for always."""
+    due, bad = None, tf.logical_not(finite)
     if self.calls is not None:
-      self.calls.assign_add(1)
+      replicated.update([self.calls], lambda copies: copies[0].assign_add(1))
       due = self.calls % self._every == 0
-    self.nonfinite_updates.assign_add(
-        tf.cast(tf.logical_and(due, tf.logical_not(all_finite)), tf.int64))
+      bad = tf.logical_and(due, bad)
+    replicated.update([self.nonfinite_updates],
+                      lambda copies, bad: copies[0].assign_add(bad), tf.cast(bad, tf.int64))
     if self.loss_scale is not None:
-      self.loss_scale.adapt(all_finite)
-    made = xla.one_program if in_one_program else lambda update: update
-
-    def update() -> None:
-      # In place of Keras' `apply`, which would add up the gradients of the replicas again.
-      for gradient, flat, changes in zip(gradients, flats, changing, strict=True):
-        strategy.extended.update(
-            flat.value, made(update_copies),
-            args=([v.value for v in flat.variables], gradient, iterations, learning_rate),
-            kwargs={"optimizer": self.keras_optimizer, "flat": flat, "changing": changes},
-            group=False)
-        for variable, changed in zip(flat.variables, changes, strict=True):
-          if changed and variable.constraint is not None:
-            variable.assign(variable.constraint(variable))
-      # Keras reads the count and then assigns it; asynchronous workers would lose counts.
-      self.keras_optimizer.iterations.value.assign_add(1)
-      if self._averages:
-        self._averages.update(strategy, self.keras_optimizer.iterations.value, made)
-
+      self.loss_scale.adapt(finite)
     if self.skip_nonfinite:
-      tf.cond(tf.logical_and(due, all_finite), update, lambda: None)
-    elif self.calls is not None:
-      tf.cond(due, update, lambda: None)
-    else:
-      update()
+      due = finite if due is None else tf.logical_and(due, finite)
+    return due
+
+  def _update(self, flats: list[FlatVariable], gradients: list[tf.Tensor],
+              learning_rate: tf.Tensor, changing: Container[int], copies: Sequence[tf.Variable]
+              ) -> None:
+    """Updates one device's `copies` of the state by the averaged and clipped `gradients`.
+
+    It is in place of Keras' `apply`, which would add up the gradients of the replicas again.
+    """
+    iterations = copies[0]
+    # The value of each Keras variable is the copy here, and that of the count is read once.
+    with keras.StatelessScope(zip(self._state, [tf.identity(iterations), *copies[1:]], strict=True),
+                              initialize_variables=False):
+      for flat, gradient in zip(flats, gradients, strict=True):
+        flat.update(self.keras_optimizer, gradient, learning_rate, changing)
+      # Keras reads the count and then assigns it; asynchronous workers would lose counts.
+      iterations.assign_add(1)
+      if self._averages:
+        self._averages.update(tf.identity(iterations))
 
   def saved_parts(self) -> dict[str, Any]:
     """The parts that a checkpoint saves. The updated variables belong to networks."""

@@ -5,16 +5,18 @@ Keras schedules, and every Keras schedule can take their place. A learning rate 
 options of an optimizer count its updates; everything else counts training steps.
 """
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeGuard
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard
 
 from replicator.errors import UsageError, at_least_one
 from replicator.step import context
 
 import gin
 import keras
+import numpy as np
 import tensorflow as tf
 
 Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
@@ -37,14 +39,55 @@ def scheduled(value: Number) -> float | tf.Tensor:
   """
   if not is_schedule(value):
     return value
-  return tf.cast(value(context.step_number()), keras.config.floatx())
+  return tf.cast(value_at(value, context.step_number()), keras.config.floatx())
 
 
 def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
   """A number, or a schedule's value at a count, int64 []: float64 []."""
-  # tf.cast of a Python float would round it to float32 first.
-  return (tf.cast(value(count), tf.float64) if is_schedule(value)
-          else tf.constant(value, tf.float64))
+  if not is_schedule(value):
+    return tf.constant(value, tf.float64)  # tf.cast of a float would round it to float32 first.
+  with all_digits(value):
+    return tf.cast(value(count), tf.float64)
+
+
+# ---- All digits of a float ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def all_digits(*owners: Any) -> Iterator[None]:
+  """A context in which schedules compute with all digits of their floats, in a float64 run."""
+  with contextlib.ExitStack() as stack:
+    for owner in owners if keras.config.floatx() == "float64" else ():
+      stack.enter_context(replaced(owner, unrounded(owner)))
+    yield
+
+
+class _Float64(np.float64):
+  """A Python float that Keras converts to float64; any other becomes a float32 first."""
+
+  __array_priority__ = -np.inf  # NumPy leaves arithmetic with a Keras variable to the variable.
+
+
+def unrounded(owner: Any) -> dict[str, Any]:
+  """The floats and lists of numbers among an object's attributes, in a type that Keras keeps exact.
+  """
+  found = {name: _Float64(value) for name, value in vars(owner).items() if isinstance(value, float)}
+  lists = {name: list(map(_Float64, value)) for name, value in vars(owner).items()
+           if isinstance(value, list | tuple) and value
+           and all(isinstance(x, float | int) for x in value)}
+  return {**found, **lists}
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
+  """A context in which attributes of an object have other values."""
+  attributes = vars(owner)  # Keras' own setter would look at each value for variables to keep.
+  before = {name: attributes[name] for name in values}
+  attributes.update(values)
+  try:
+    yield
+  finally:
+    attributes.update(before)
 
 
 class _Computed(Schedule):

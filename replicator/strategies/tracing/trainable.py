@@ -7,7 +7,7 @@ others, and a checkpoint keeps the changes.
 import operator
 from collections.abc import Callable
 
-from replicator.internals.keras_internals import layers_in, set_trainable
+from replicator.internals.keras_internals import layers_in
 from replicator.step.variables import held_by
 
 import keras
@@ -36,5 +36,11 @@ class Trainable:
 
   def restore(self, changes: dict[str, bool]) -> None:
     """Sets the flags to those of the beginning, but for these changes."""
-    for (path, owner), first in zip(self._owners.items(), self._first, strict=True):
-      set_trainable(owner, changes.get(path, first))
+    flags = [changes.get(path, first) for path, first in zip(
+        self._owners, self._first, strict=True)]
+    for _ in flags:  # To set that of a layer also sets those of what is inside.
+      for owner, flag in zip(self._owners.values(), flags, strict=True):
+        if owner.trainable != flag:
+          owner.trainable = flag
+      if self.flags() == tuple(flags):
+        break

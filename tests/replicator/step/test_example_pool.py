@@ -213,5 +213,5 @@ def test_in_plain_code_a_pool_is_as_it_is():
 def test_what_a_pool_cannot_take(call, said):
   replicator = Replicator("default")
   pool = pool_in(replicator)
-  assert re.match(rf"tests/replicator/test_example_pool\.py:\d+: ExamplePool.*{said}",
+  assert re.match(rf"tests/replicator/step/test_example_pool\.py:\d+: ExamplePool.*{said}",
                   refusal(replicator.run, lambda: call(pool)))

@@ -89,10 +89,13 @@ def cpus(variable: tf.Variable) -> list[int]:
 
 
 def operations(replicator: Replicator, step, batch: np.ndarray) -> list[tf.Operation]:
-  """Those of a step that ran, in the order in which they were traced."""
-  arguments = (tf.constant(0, tf.int64), (replicator.distribute(batch),))
-  compiled = replicator._compiled[step].get()
-  return compiled.get_concrete_function(*arguments).graph.get_operations()
+  """Those of a step, in the order in which they are traced."""
+  graphs = []
+  def noted(batch):
+    graphs.append(tf.compat.v1.get_default_graph())
+    return step(batch)
+  replicator.run(noted, batch)
+  return graphs[0].get_operations()
 
 
 # ---- Training -----------------------------------------------------------------------------------

@@ -130,9 +130,7 @@ def test_a_loop_reads_what_was_written_before_it(restored):
   def losses(on):
     with on.scope():
       step = Race()
-    call = on.compile(lambda i, x: on.on_replicas(step, i, (x,)))
-    results = [call(tf.constant(i, tf.int64), on.distribute(batch)) for i in range(100)]
-    return [[np.mean(on.local_results(loss)) for loss in result] for result in results]
+    return [np.mean(on.run(step, batch), axis=0) for _ in range(100)]
 
   np.testing.assert_allclose(losses(Replicator("one_device")),
                              losses(Replicator("mirrored", logical_cpus=2)), rtol=1e-4, atol=1e-6)
@@ -141,16 +139,29 @@ def test_a_loop_reads_what_was_written_before_it(restored):
 # ---- What it costs ------------------------------------------------------------------------------
 
 
+def traced(on: Replicator, step) -> tuple[tf.Graph, list]:
+  """The graph of a step on all replicas, and what it returned on each."""
+  graphs = []
+  def noted(x):
+    graphs.append(tf.compat.v1.get_default_graph())
+    return step(x)
+  outputs = on.run(noted, BATCHES[0])
+  return graphs[0], outputs
+
+
+def nodes_of(graph: tf.Graph) -> list:
+  """The operations of a graph, those of loop bodies included."""
+  whole = graph.as_graph_def()
+  return [*whole.node, *(node for f in whole.library.function for node in f.node_def)]
+
+
 def graph_size(n: int) -> tuple[int, list[str]]:
   """Operations of an update's graph, loop bodies included, and its collectives."""
   on = Replicator("mirrored", logical_cpus=2)
   with on.scope():
     networks = Networks(n)
-  function = on.compile(
-      lambda x: on.on_replicas(networks.update_generator, tf.constant(0, tf.int64), (x,)))
-  graph = function.get_concrete_function(on.distribute(BATCHES[0])).graph.as_graph_def()
-  return (len(graph.node) + sum(len(f.node_def) for f in graph.library.function),
-          list(on._collectives))
+  graph, _ = traced(on, networks.update_generator)
+  return len(nodes_of(graph)), on.calls_traced
 
 
 def test_a_loop_does_not_grow_with_their_number(float64):
@@ -164,21 +175,17 @@ def test_the_loop_computes_one_micro_batch_at_a_time():
   # Several at once would need the memory of the full batch.
   on = Replicator("one_device")
   mean = lambda x: {"mean": microbatch(tf.reduce_mean, x, 4)}
-  function = on.compile(lambda x: on.on_replicas(mean, tf.constant(0, tf.int64), (x,)))
-  graph = function.get_concrete_function(on.distribute(BATCHES[0])).graph.as_graph_def()
-  nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+  nodes = nodes_of(traced(on, mean)[0])
   assert [node.attr["parallel_iterations"].i for node in nodes if node.op.endswith("While")] == [1]
 
 
 def test_unrolled_micro_batches_wait_for_those_before(two):
   mean = lambda x: microbatch(lambda part: replicator.all_mean(tf.reduce_mean(tf.sin(part))), x, 4)
-  function = two.compile(lambda x: two.on_replicas(mean, tf.constant(0, tf.int64), (x,)))
-  x = two.distribute(BATCHES[0])
-  graph = function.get_concrete_function(x).graph
+  graph, outputs = traced(two, mean)
   waits = lambda op: any(x.control_inputs for x in (op, *(x.op for x in op.inputs)))
   parts = [op.inputs[0].op for op in graph.get_operations() if op.type == "Sin"]
   assert [waits(op) for op in parts] == [False] * 2 + [True] * 6
-  for result in two.local_results(function(x)):
+  for result in outputs:
     np.testing.assert_allclose(result, np.sin(BATCHES[0]).mean(), rtol=1e-12)
 
 

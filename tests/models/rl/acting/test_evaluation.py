@@ -122,15 +122,17 @@ def test_an_environment_that_cannot_be_rendered_is_drawn_as_curves(scripted, mon
   scripted()
   monkeypatch.setattr(rendering, "frames", lambda *given: ([], "no screen"))
   found = evaluate("Scripted-v0", Agent())
-  assert found.picture.dtype == np.uint8 and found.picture.ndim == 3 and np.ptp(found.picture) > 100
+  picture = found.images["samples"]
+  assert picture.dtype == np.uint8 and picture.ndim == 3 and np.ptp(picture) > 100
   assert "cannot be rendered here (no screen)" in found.method
 
 
 def test_the_picture_shows_frames_of_the_first_episode():
   pytest.importorskip("pygame")
   found = evaluate("Pendulum-v1", Agent(lambda observations, noise: np.ones_like(noise)))
-  assert found.picture.shape[2] == 3 and found.picture.dtype == np.uint8
-  frames = np.array_split(found.picture[20:130], 8, axis=1)
+  picture = found.images["samples"]
+  assert picture.shape[2] == 3 and picture.dtype == np.uint8
+  frames = np.array_split(picture[20:130], 8, axis=1)
   assert all(np.ptp(frame) > 100 for frame in frames)
   assert "step: return so far" in found.method
 
@@ -142,4 +144,4 @@ def test_no_value_of_mujoco_gl_ends_the_run(monkeypatch):
   monkeypatch.setenv("MUJOCO_GL", "nonsense")
   found = evaluate("dm_control/cartpole-swingup-v0", Agent(), episodes=1)
   rendering.working_opengl.cache_clear()
-  assert "cannot be rendered here" in found.method and found.picture is not None
+  assert "cannot be rendered here" in found.method and "samples" in found.images

@@ -237,21 +237,18 @@ def test_unequal_batches(shapes, precision, rtol):
   replicator = Replicator("mirrored", logical_cpus=len(shapes))
   parts = [{"x": RNG.normal(10 * i, 1 + i, shape).astype(precision),
             "t": RNG.normal(size=shape).astype(precision)} for i, shape in enumerate(shapes)]
-  batch = replicator.strategy.experimental_distribute_values_from_function(
-      lambda c: {name: tf.constant(value) for name, value
-                 in parts[c.replica_id_in_sync_group].items()})
   scale, offset = (tf.constant(v, precision) for v in (GAMMA, BETA))
 
-  def step(batch):
+  def step():
+    part = parts[int(tf.get_static_value(context.replica_id()))]
+    batch = {name: tf.constant(value) for name, value in part.items()}
     with tf.GradientTape() as tape:
       tape.watch([batch["x"], scale, offset])
       y, (mean, variance) = batch_normalized(batch["x"], scale, offset, EPSILON)
       loss = tf.reduce_sum(y * batch["t"])
     return y, mean, variance, *tape.gradient(loss, [batch["x"], scale, offset])
 
-  compiled = replicator.compile(
-      lambda batch: replicator.on_replicas(step, tf.constant(0, tf.int64), (batch,)))
-  results = replicator.local_results(compiled(batch))
+  results = replicator.run(step)
   rows = lambda arrays: np.concatenate([np.reshape(a, [-1, 3]) for a in arrays])
   x, t = (rows([part[name] for part in parts]).astype(np.float64) for name in ("x", "t"))
   expected = reference(x, t * len(x))  # Whose loss is a mean over the examples.

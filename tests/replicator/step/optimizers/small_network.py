@@ -1,17 +1,33 @@
 """A network of three variables, trained by a wrapped optimizer and by Keras alone."""
 
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
 from replicator import Replicator, step_number, wrap_optimizer
-from replicator.internals.keras_internals import exact_casts
 from replicator.step.optimizers.schedules import LinearDecay
 from tests.programs.closeness import nests_close
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend import core
 
 RNG = np.random.default_rng(0)
 BATCH = {"x": RNG.normal(size=[8, 3]), "y": RNG.normal(size=[8, 2])}
 WEIGHTS = [RNG.normal(size=[3, 2]), RNG.normal(size=[2]), RNG.normal(size=[2])]
+
+
+@contextlib.contextmanager
+def exact_casts() -> Iterator[None]:
+  """A context in which Keras alone makes a Python float float64 itself, and not a float32 of it."""
+  cast, convert = core.cast, core.convert_to_tensor
+  exact = lambda x: tf.constant(x, tf.float64)
+  with mock.patch.object(core, "cast", lambda x, dtype: exact(x) if isinstance(x, float) and (
+      dtype == "float64") else cast(x, dtype)), mock.patch.object(
+          core, "convert_to_tensor", lambda x, dtype=None, **options: exact(x) if isinstance(
+              x, float) and dtype is None else convert(x, dtype, **options)):
+    yield
 
 
 def make_variables(constraint=None) -> list[keras.Variable]:

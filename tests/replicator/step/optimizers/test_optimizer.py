@@ -6,7 +6,6 @@ import re
 
 from replicator import Replicator, step_number, wrap_optimizer
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import exact_casts
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.training.checkpoints.saver import Saver
 from tests.programs.closeness import close
@@ -132,7 +131,7 @@ def test_none_leaves_its_variable_and_the_slots_of_it_alone(float64, name):
   for number, without in enumerate([None, 1, None, 1, None]):  # A slot that moved would show.
     replicator.run(steps[without], small.BATCH)
     gradients = small.gradients_of(plain, whole, number)
-    with exact_casts():
+    with small.exact_casts():
       optimizer.apply(*zip(*[(g, v) for i, (g, v) in enumerate(zip(gradients, plain, strict=True))
                              if i != without], strict=True))
   small.assert_close([[v.numpy() for v in variables]], [[v.numpy() for v in plain]])
@@ -166,7 +165,7 @@ def test_a_variable_that_is_frozen_later_stays(two, float64):
   optimizer.build(plain)
   two.run(step, small.BATCH)
   gradients = small.numpy_gradients()[::2]
-  with exact_casts():
+  with small.exact_casts():
     for _ in range(3):
       optimizer.apply([tf.constant(g) for g in small.clipped(gradients, 0.5)], plain)
   small.assert_close([[v.numpy() for v in variables[::2]]], [[v.numpy() for v in plain]])

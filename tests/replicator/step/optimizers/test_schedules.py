@@ -1,8 +1,8 @@
 """Schedules against closed forms, wherever a number may be one."""
 
 from replicator import UsageError, scheduled, schedules, wrap_optimizer
-from replicator.internals.keras_internals import exact_casts
 from replicator.step import context
+from tests.replicator.step.optimizers.small_network import exact_casts
 
 import keras
 import numpy as np
@@ -96,6 +96,18 @@ def test_a_step_reads_the_value_of_its_own_number(one_or_two):
   found = [one_or_two.run(step, np.ones([2], np.float32))[-1].numpy() for _ in range(3)]
   np.testing.assert_array_equal(found, [1.0, 0.75, 0.5])
   assert scheduled(0.1) == 0.1
+
+
+@pytest.mark.parametrize("schedule, expected", [
+    (keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.9), 0.1 * 0.9 ** (np.arange(3) / 3)),
+    (keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.1, 0.3]), [0.1, 0.1, 0.3]),
+    (schedules.warmup(keras.optimizers.schedules.InverseTimeDecay(0.1, 10, 0.7), 1),
+     0.1 / (1 + 0.7 * np.arange(3) / 10))], ids=["exponential", "constant", "nested"])
+def test_schedules_of_keras_have_all_digits_in_a_float64_run(
+    float64, one_or_two, schedule, expected):
+  step = lambda batch: scheduled(schedule) * tf.reduce_mean(batch)
+  found = [one_or_two.run(step, np.ones([2]))[-1].numpy() for _ in range(3)]
+  np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
 # Weight decays of few bits, because Keras alone rounds them to float32.
