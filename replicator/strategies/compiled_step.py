@@ -38,7 +38,9 @@ class _Traced:
 
   @functools.cached_property
   def concrete(self) -> Any:
-    return self.function.get_concrete_function(*self.arguments)
+    concrete = self.function.get_concrete_function(*self.arguments)
+    self.arguments = ()  # A batch may be large.
+    return concrete
 
 
 class CompiledStep:
@@ -126,24 +128,16 @@ class CompiledStep:
                                      tree.flatten_with_path(arguments))
     if key in self._traced:
       return self._traced[key]
-    traced = self._traced[key] = _Traced(arguments=arguments)
+    traced = _Traced(arguments=arguments)
     # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
     traced.function = tf.function(functools.partial(self._steps, traced), autograph=False,
                                   jit_compile=True if self._replicator.compiles_whole else None)
     if self._logs and self._replicator.num_pipelines > 1 and (
         not tf.config.functions_run_eagerly()):
-      with self._forgotten_if_it_fails(key):
-        traced.concrete  # noqa: B018  (traces it)
-        self._replicator.check_workers_agree()
+      traced.concrete  # noqa: B018  (traces it)
+      self._replicator.check_workers_agree()
+    self._traced[key] = traced
     return traced
-
-  @contextlib.contextmanager
-  def _forgotten_if_it_fails(self, key: tuple) -> Iterator[None]:
-    try:
-      yield
-    except BaseException:
-      del self._traced[key]
-      raise
 
   # ---- What is compiled -------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import re
 
 from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
-from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.compiled_step import CompiledStep, RunningCall
 from tests.programs.closeness import nests_close
 from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
@@ -112,3 +112,30 @@ def test_outputs_that_are_no_dict_of_scalars():
       *((lambda name=name: {name: 1.0}, f"the step returned '{name}', {column}")
         for name in ("step", "staleness", "seconds", "data_wait"))]:
     assert re.search(message, refusal(call, step))
+
+
+@pytest.mark.parametrize("share, stops", [(0.0, False), (0.5, True), (1.0, True)])
+def test_a_call_stops_all_workers_if_any_of_them_asks(share, stops):
+  means = tf.constant([share, 3.0, 4.0, 5.0, 6.0])  # What all workers got, whoever asked.
+  for asked in (False, True):
+    call = RunningCall((means, {}), 0, asked, {"a": False, "b": False}, 2, ())
+    values, agreed = call.fetch()
+    assert values["a"].tolist() == [3.0, 5.0] and values["b"].tolist() == [4.0, 6.0]
+    assert agreed == stops
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_variable_that_a_step_returns_keeps_the_value_it_had(is_eager, run_eagerly):
+  replicator = Replicator("mirrored", logical_cpus=2)
+  with replicator.scope():
+    own = keras.Variable(0.0, synchronization="on_read", aggregation="only_first_replica")
+  if is_eager:
+    run_eagerly()
+
+  def step():
+    own.value.assign_add(tf.cast(replica_id(), tf.float32) + 1.0)
+    return own.value
+
+  first, second = replicator.run(step), replicator.run(step)
+  assert [float(x) for x in first] == [1.0, 2.0]
+  assert [float(x) for x in second] == [2.0, 4.0]

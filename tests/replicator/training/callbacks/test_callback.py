@@ -1,13 +1,17 @@
 """Callbacks: when they are called, what they keep, and what their errors say."""
 
 import json
+import pathlib
 
 import replicator
 from replicator import Callback, Evaluation, Replicator, UsageError
 from replicator.errors import Preempted, RunFailed
 from replicator.step.hooks import Hook
 from replicator.training.callbacks.callback import installed
+from replicator.training.callbacks.calls import Calls
 from replicator.training.checkpoints import store
+from replicator.training.run import Run
+from replicator.training.schedule import Schedule
 from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.refusals import refusal
@@ -258,3 +262,63 @@ def test_summaries_of_a_step_under_xla_are_refused(tmp_path):
 
   with pytest.raises(UsageError, match=r"tf.summary at \S+test_callback.py:\d+: a step cannot wri"):
     train(tmp_path, "train.steps = 1", "Replicator.jit_compile = True", step=lambda: step)
+
+
+class Worker:
+  """One of two workers, as callbacks know it; `other` is what the other one gives."""
+
+  def __init__(self, number: int, other=lambda value: value):
+    self.worker_id, self.num_workers, self.asked = number, 2, 0
+    self._other = other
+
+  def by_worker(self, value):
+    self.asked += 1
+    return np.array([value, self._other(value)])
+
+
+def calls_of(worker: Worker, *callbacks):
+  run = Run(Counter(), worker, pathlib.Path(), Schedule(10, 1, 2, 5, 0, callbacks), None, None)
+  return run, Calls(run)
+
+
+def test_the_chief_alone_calls_and_all_workers_stop():
+  for number in (0, 1):
+    here, everywhere = Noting(), Noting(every=3)
+    everywhere.on_all_workers = True
+    run, calls = calls_of(Worker(number, other=lambda value: 1.0), here, everywhere)
+    run.step = 6  # When both are due.
+    calls.after_steps()
+    assert [len(each.notes) for each in (here, everywhere)] == [1 - number, 1]
+    assert run.why_stopped == "another worker stops it"
+
+
+def test_workers_ask_each_other_only_when_one_may_stop():
+  worker = Worker(0, other=lambda value: 0.0)
+  run, calls = calls_of(worker, Noting(every=3))
+  for run.step in (1, 2, 3, 4, 5):
+    calls.after_steps()
+  assert worker.asked == 2  # At step 3, and after the evaluation of step 5.
+  assert not run.why_stopped
+
+
+def test_workers_must_call_at_the_same_steps():
+  _, calls = calls_of(Worker(1, other=lambda value: value + 1), Noting(every=3))
+  with pytest.raises(UsageError, match=r"Noting\.every and at: must be the same on all workers"):
+    calls.begin()
+
+
+def test_an_error_at_the_end_of_a_callback_does_not_skip_the_others():
+  class Failing(Callback):
+    def __init__(self, why):
+      self.why = why
+
+    def end(self, run, error):
+      raise ValueError(self.why)
+
+  last = Noting()
+  _, calls = calls_of(Worker(0), Failing("first"), Failing("second"), last)
+  calls.begin()
+  with pytest.raises(RunFailed, match="first"):
+    calls.end(None)
+  [(_, _, error)] = last.notes[1:]
+  assert "first" in str(error)
