@@ -79,6 +79,21 @@ def test_evaluations_come_at_their_steps_and_at_the_end(tmp_path):
   assert facts["axes"] == ["eval/number"] and "evaluation" not in facts
 
 
+def test_what_comes_before_a_call_and_an_evaluation_know_the_number_of_their_step(tmp_path):
+  before, evaluated = [], []
+
+  def before_call(step, number):
+    before.append((number, int(replicator.step_number())))
+
+  def evaluation(step):
+    evaluated.append(int(replicator.step_number()))
+    return Evaluation({})
+
+  train(tmp_path, "train.steps = 6", "train.log_every = 2", "train.eval_every = 4",
+        "train.steps_per_call = 2", step=Counter, evaluate=evaluation, before_call=before_call)
+  assert before == [(0, 0), (2, 2), (4, 4)] and evaluated == [0, 4, 6]
+
+
 def test_a_step_is_traced_after_its_first_before_call_and_evaluated_before(tmp_path):
   class Given(tf.Module):
     rate = None

@@ -62,7 +62,9 @@ def test_callbacks_are_called_in_their_order_at_their_steps(tmp_path):
   assert [note for note in by_steps.notes if note[0] == "steps"] == [("steps", 4), ("steps", 6)]
   for callback in (by_log, by_steps):
     assert callback.notes[0] == ("begin", 0) and callback.notes[-1] == ("end", 6, None)
-    assert evaluations < set(callback.notes) and ("saved", 6) in callback.notes
+    assert evaluations < set(callback.notes)
+    saved = [note[1] for note in callback.notes if note[0] == "saved"]
+    assert saved in ([3, 6], [6])  # Each once; at the end at the latest.
 
 
 def test_a_callback_sees_the_run_and_writes_into_the_line_of_its_step(tmp_path):
