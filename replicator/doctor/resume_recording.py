@@ -66,7 +66,8 @@ def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[s
     if until not in recorder.batches:
       raise UsageError(f"the experiment ended before step {until}; one of its callbacks stops it, "
                        "or it does not call replicator.train")
-  if until not in steps_of(pathlib.Path(workdir, "checkpoints")):
+  saved = steps_of(pathlib.Path(workdir, "checkpoints"))
+  if recorder.recording.is_chief and until not in saved:  # Others may be here before it saves.
     raise UsageError(f"step {until} was not saved, because its numbers are not finite")
   return recorder.recording
 

@@ -7,6 +7,8 @@ import signal
 import sys
 import time
 
+import replicator  # noqa: F401  (before TensorFlow: it gives signals a stack of their own)
+
 import numpy as np
 import tensorflow as tf
 

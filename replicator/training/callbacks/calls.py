@@ -104,6 +104,8 @@ class Calls:
     except (Preempted, RunFailed):
       raise
     except Exception as error:
+      if is_installed(callback):  # By a command; the user does not know it.
+        raise
       kind = UsageError if isinstance(error, UsageError) else RunFailed
       raise kind(f"{type(callback).__name__}.{method} at step {self._run.step}: {line_of(error)}"
                  ) from error

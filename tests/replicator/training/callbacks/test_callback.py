@@ -324,3 +324,12 @@ def test_an_error_at_the_end_of_a_callback_does_not_skip_the_others():
     calls.end(None)
   [(_, _, error)] = last.notes[1:]
   assert "first" in str(error)
+
+
+def test_an_error_in_an_installed_callback_stays_as_it_is(tmp_path):
+  class Looking(Callback):
+    def begin(self, run):
+      raise KeyError("what a command looks for")
+
+  with installed([Looking()]), pytest.raises(KeyError, match="what a command looks for"):
+    trained(tmp_path)
