@@ -2,8 +2,9 @@
 
 import json
 import math
+import types
 
-from replicator import Evaluation
+from replicator import EarlyStopping, Evaluation
 from replicator.errors import UsageError
 from replicator.training.checkpoints import store
 from tests.programs.counter import Counter
@@ -60,6 +61,22 @@ def test_a_score_is_better_when_it_is_higher(tmp_path, capsys):
   train(tmp_path, "train.steps = 12", *PATIENT, "EarlyStopping.best_is = 'max'", step=Counter,
         evaluate=evaluate)
   assert "stopped early at step 4: eval/error has not improved on its 3" in capsys.readouterr().out
+
+
+def test_a_metric_that_is_never_a_number_has_not_improved(tmp_path, capsys):
+  train(tmp_path, "train.steps = 12", *PATIENT, step=Counter,
+        evaluate=lambda counter: Evaluation({"error": math.nan}))
+  assert "stopped early at step 4: eval/error has not improved in" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_a_rollback_repeats_counts_once():
+  run = types.SimpleNamespace(step=0, scalars={}, stopped=[])
+  run.stop = run.stopped.append
+  callback = EarlyStopping("eval/error", patience=2)
+  for run.step, error, stops in [(2, 1.0, False), (4, 2.0, False), (4, 2.0, False), (6, 3.0, True)]:
+    run.scalars["eval/error"] = error
+    callback.evaluated(run, Evaluation({"error": error}))
+    assert bool(run.stopped) == stops
 
 
 def test_workers_stop_at_the_same_step(tmp_path):

@@ -63,6 +63,19 @@ def test_weights_gradients_and_updates_are_those_of_the_last_step(replicas, tmp_
     assert row["update_ratio/optimizer"] == pytest.approx(ratio, rel=1e-12)
 
 
+def test_the_ratio_is_that_of_all_updates_of_a_step(tmp_path):
+  class Twice(Line):
+    def __call__(self):
+      super().__call__()
+      return super().__call__()
+
+  replicator.train(Twice, workdir=tmp_path, callbacks=[Histograms()], steps=2, log_every=2,
+                   eval_every=0, checkpoint_every=0, precision="float64")
+  before, after = (TARGET + 0.9 ** n * (np.array([[4.0], [-2.0]]) - TARGET) for n in (2, 4))
+  ratio = np.linalg.norm(after - before) / np.linalg.norm(before)
+  assert rows(tmp_path)[-1]["update_ratio/optimizer"] == pytest.approx(ratio, rel=1e-12)
+
+
 def test_they_change_nothing_in_the_training(tmp_path):
   trained(tmp_path / "with", Histograms(every=1))
   trained(tmp_path / "without", Histograms(gradients=False))
