@@ -14,7 +14,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-quiet_tensorflow()
+quiet_tensorflow(before=lambda: importlib.import_module("replicator.app.start").begin_program())
 explain_hidden_modules()
 # A run may be in an object store, which the training opens by this tool.
 places.open_tool = lambda: importlib.import_module("replicator.tools.storage.remote")

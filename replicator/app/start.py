@@ -7,13 +7,14 @@
 
 import argparse
 import datetime
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 
-from replicator.console import gin_files
+from replicator.console import gin_files, programs
 from replicator.console.command import INTERRUPTED_STATUS
 from replicator.console.formatting import labeled
 from replicator.console.status import Status
@@ -52,6 +53,15 @@ def begin(name: str, argv: Sequence[str]) -> None:
     _status.note(labeled("workdir", where))
   if "tensorflow" not in sys.modules:
     _status.doing("loading TensorFlow")
+
+
+def begin_program() -> None:
+  """Announces the experiment that is this process's program, `python -m experiments.NAME`."""
+  spec = getattr(sys.modules["__main__"], "__spec__", None)
+  package, _, name = spec.name.partition(".") if spec else ("", "", "")
+  if package == "experiments" and name in programs.experiments() and (
+      multiprocessing.parent_process() is None):
+    begin(name, sys.argv[1:])
 
 
 def loaded() -> None:

@@ -13,28 +13,31 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def quiet_tensorflow() -> None:
+def quiet_tensorflow(before: Callable[[], None] = lambda: None) -> None:
   """Makes the first import of TensorFlow silent, unless it fails.
 
   Keras loads scikit-learn and matplotlib if they are there, which takes a third of the time, for
   its wrappers for scikit-learn and its galleries of pictures, and its old version loads SciPy. It
   does without them here; a program that needs these imports `sklearn` and `matplotlib.pyplot`
-  first.
+  first. `before` is called when the import begins, which takes seconds.
   """
   if "tensorflow" in sys.modules:
     _give_signals_a_stack()
     return
   # Errors (level 2) stay visible. A user who wants to see more sets the variable.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  sys.meta_path.insert(0, _Finder())
+  sys.meta_path.insert(0, _Finder(before))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
   """Finds TensorFlow once, and gives it a loader that is quiet."""
+
+  def __init__(self, before: Callable[[], None]):
+    self._before = before
 
   def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
     if name != "tensorflow":
@@ -42,6 +45,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     sys.meta_path.remove(self)
     spec = importlib.util.find_spec(name)
     if spec and spec.loader:
+      self._before()
       spec.loader = _Loader(spec.loader)
     return spec
 

@@ -66,6 +66,14 @@ assert sklearn.loaded
              PYTHONPATH=str(tmp_path)) == ""
 
 
+def test_an_experiment_is_announced_before_the_import_takes_its_time(tmp_path):
+  (tmp_path / "tensorflow.py").write_text("raise SystemExit(3)")
+  done = python("-m", "experiments.gan", "--gin_file=dcgan_digits.gin", "--workdir=runs/here",
+                status=3, PYTHONPATH=str(tmp_path))
+  assert done.stdout.splitlines()[:2] == [
+      "experiment  gan, configs/dcgan_digits.gin", "workdir     runs/here"]
+
+
 @pytest.mark.slow
 def test_signals_leave_a_step_as_it_is():
   # Without a stack of their own, two of three such processes end with a corrupt heap (AVX-512).
