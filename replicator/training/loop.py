@@ -186,7 +186,8 @@ class Loop:
   def _after_first_call(self) -> None:
     self._run.doing("")
     if not (self._run.is_check or tf.config.functions_run_eagerly()):
-      self._saver.check_complete(self._compiled.variables())
+      if not self._can_trace:  # Else it was checked before the call.
+        self._saver.check_complete(self._compiled.variables())
       self._saver.check_copies(self._compiled.assigned_at)
     self._journal.write_config()
 

@@ -258,11 +258,10 @@ def _lines(run: reader.Run, after: int, up_to: int) -> Iterator[Line]:
   from PIL import Image
   rows = {row["step"]: row for row in run.rows}
   images: dict[int, dict[str, pathlib.Path]] = {}
-  folder = run.folder / "samples"
-  for path in folder.rglob("step-*.png"):
-    if (number := path.stem.removeprefix("step-")).isdecimal():  # Others are the user's.
-      name = "samples" if path.parent == folder else path.parent.relative_to(folder).as_posix()
-      images.setdefault(int(number), {})[name] = path
+  for name, paths in {"samples": run.samples, **run.images}.items():
+    for path in paths:
+      if (step := reader.step_of(path)) is not None:
+        images.setdefault(step, {})[name] = path
   for step in sorted(step for step in {*rows, *images} if after < step <= up_to):
     yield Line(step, {name: x for name, x in rows.get(step, {}).items() if name != "step"},
                {name: np.asarray(Image.open(path)) for name, path in images.get(step, {}).items()})

@@ -95,7 +95,7 @@ class _Updates(Hook):
     self.newest = values
 
   def _of_replica(self) -> tuple[dict[str, tf.Tensor], dict[str, tuple[list, tf.Tensor]]]:
-    """Of the replica that is traced: its gradients, and its variables with their first values."""
+    """The gradients of the replica that is traced, and its variables with their first values."""
     return context.current().kept.setdefault(self, ({}, {}))
 
   def _is_due(self) -> tf.Tensor:

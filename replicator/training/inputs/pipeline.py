@@ -77,7 +77,7 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
                      "a filter that drops all")
   raise UsageError(f"the data set ended before step {step + steps_per_call}" + (
       ", though it repeats: another pass has no examples, as that over a generator which is used "
-      "up; make the generator anew for each pass" if repeats else
+      "up; make a new generator for each pass" if repeats else
       ": it has fewer batches than train.steps; .repeat() it"))
 
 

@@ -86,6 +86,12 @@ def _images(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   return found
 
 
+def step_of(image: pathlib.Path) -> int | None:
+  """The step of an image, `step-NNNNNNNN.png`; None for another file, which is the user's."""
+  number = image.stem.removeprefix("step-")
+  return int(number) if number.isdecimal() else None
+
+
 def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
   """The content of `run.json`; empty if the file is missing or unreadable."""
   return read_object(workdir / "run.json")

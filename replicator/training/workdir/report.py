@@ -80,13 +80,14 @@ def _text(value: object) -> str:
 
 
 def _pictures(run: Run) -> list[pages.Picture]:
-  """Of the samples and of each other image: the first one, the last one, and some between."""
+  """The first and the last picture of the samples and of each other image, and some in between."""
   found = []
   for name, paths in {"": run.samples, **run.images}.items():
     count = len(paths)
     chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
-    found += [pages.picture(path, f"{name}{', ' if name else ''}step {int(path.stem[5:])}")
-              for path in (paths[number] for number in chosen) if path.stem[5:].isdecimal()]
+    found += [pages.picture(path, f"{name}{', ' if name else ''}step {step}")
+              for path in (paths[number] for number in chosen)
+              if (step := reader.step_of(path)) is not None]
   return found
 
 

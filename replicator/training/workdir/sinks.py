@@ -63,8 +63,7 @@ class SampleFiles(Sink):
   def take_back(self, step: int) -> None:
     """Removes the images after `step`."""
     for image in self._folder.rglob("step-*.png"):
-      number = image.stem.removeprefix("step-")
-      if number.isdecimal() and int(number) > step:  # Others are the user's.
+      if (of_image := reader.step_of(image)) is not None and of_image > step:
         image.unlink()
 
 
