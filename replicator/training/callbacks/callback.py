@@ -60,9 +60,6 @@ class Callback:
     """Called once at the end: with the error that ended the run, or None if it is done."""
 
 
-_METHODS = ("begin", "after_steps", "evaluated", "saved", "end")
-
-
 def check(callbacks: Any) -> list[Callback]:
   """The callbacks as a list; raises a UsageError if one of them is none."""
   if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
