@@ -1,12 +1,11 @@
 """Image data sets and parts of them, and conversions between their bytes and network inputs."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from replicator import UsageError
+from replicator import UsageError, batches
 from replicator.training.inputs.inputs import digest_of, is_batched, variant
-from replicator.training.inputs.pipeline import elements
 
 import numpy as np
 import tensorflow as tf
@@ -156,32 +155,22 @@ def hashed(*arrays: np.ndarray) -> str:
 
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
-  batches = list(_batches(source, np.asarray(indices, np.int64), source.load))
-  return (np.concatenate([batch["image"] for batch in batches]),
-          np.concatenate([batch["label"] for batch in batches]))
+  parts = list(batches(Subset(source, indices), _BATCH))
+  return (np.concatenate([part["image"] for part in parts]),
+          np.concatenate([part["label"] for part in parts]))
+
+
+class _Labels(SourceOf):
+  """The labels of another source alone, without its images."""
+
+  def load(self, index: tf.Tensor) -> tf.Tensor:
+    """The label at int64 `index`."""
+    return super().load(index)["label"]
 
 
 def labels_of(source: ImageSource) -> np.ndarray:
   """The labels of all examples, int32 [n]."""
-  return np.concatenate(list(_batches(source, np.arange(source.size),
-                                      lambda index: source.load(index)["label"])))
-
-
-def _batches(source: ImageSource, indices: np.ndarray, load: Callable) -> Iterator[Any]:
-  """The results of `load` for the examples at `indices`, in batches."""
-  examples = tf.data.Dataset.from_tensor_slices(indices)
-  if is_batched(source):
-    examples = examples.batch(_BATCH)
-  # As a training calls `load`. AutoGraph would convert functions of NumPy in it too, and each image
-  # would take twenty times as long.
-  load = tf.autograph.experimental.do_not_convert(load)
-  examples = examples.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-  if not is_batched(source):
-    examples = examples.batch(_BATCH)
-  options = tf.data.Options()
-  options.autotune.enabled = False  # As in `training.inputs.inputs`: it may stall the end.
-  for batch in elements(examples.with_options(options)):
-    yield tf.nest.map_structure(lambda x: x.numpy(), batch)
+  return np.concatenate(list(batches(_Labels(source), _BATCH)))
 
 
 def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:

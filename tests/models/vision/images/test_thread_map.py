@@ -52,6 +52,7 @@ class Drawn:
 
   size = 1000
   image_shape = (1, 1, 1)
+  num_classes, class_names = 2, ("even", "odd")
   batched = True
 
   def __init__(self, broken: int | None = None):
