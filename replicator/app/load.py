@@ -81,8 +81,8 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 
 
 def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
-                  bindings: Sequence[str] = (), is_trusted: bool = True,
-                  main: Callable[[str], None] | None = None) -> tuple[Run, int]:
+             bindings: Sequence[str] = (), is_trusted: bool = True,
+             main: Callable[[str], None] | None = None) -> tuple[Run, int]:
   """As `load`: the run of the step, and the number of steps after which it was saved.
 
   In the folder in which the run was started, modules are looked for only if it `is_trusted`.

@@ -59,7 +59,7 @@ def folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool = False
-                 ) -> tuple[pathlib.Path, dict] | None:
+                ) -> tuple[pathlib.Path, dict] | None:
   """The newest checkpoint that is not corrupt, with its facts; None if there is none.
 
   Not those above step `newest`; with `due_only` only those that a run which was never stopped has.
@@ -103,7 +103,7 @@ def write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:
 
 
 def read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
-                 ) -> dict[str, np.ndarray]:
+                ) -> dict[str, np.ndarray]:
   """The values at some paths; None for all."""
   if not (folder / f"{_BUNDLE}.index").exists():
     return {}
