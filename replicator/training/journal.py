@@ -131,13 +131,13 @@ class Journal:
     cause = chain_of(error)[-1]  # A UsageError, if a file of the data cannot be read.
     fault = isinstance(cause, (OSError, tf.errors.OpError)) and disk_fault(cause)
     if not fault:
-      with contextlib.suppress(OSError):
+      with contextlib.suppress(OSError):  # As above: a full disk may have failed the saver first.
         self._run.writer.flush()
-      if isinstance(error, Preempted):
-        self._note_end("interrupted")
-      elif isinstance(error, Exception) and (
-          self._run.has_begun or not isinstance(error, UsageError)):
-        self._note_end(f"failed: {line_of(error)}")
+        if isinstance(error, Preempted):
+          self._note_end("interrupted")
+        elif isinstance(error, Exception) and (
+            self._run.has_begun or not isinstance(error, UsageError)):
+          self._note_end(f"failed: {line_of(error)}")
     calls.end(error)
     if fault:
       raise RunFailed(f"{self._run.workdir}: cannot be written any more ({fault}); the checkpoints "

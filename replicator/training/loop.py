@@ -64,12 +64,12 @@ class Loop:
           pass
         self._saver.wait()
         self._calls.saved()
+        journal.done(self._calls)
       except BaseException as error:
         journal.failed(error, self._calls)
         raise
       finally:
         self._stream.close()
-      journal.done(self._calls)
 
   # ---- The beginning ----------------------------------------------------------------------------
 

@@ -174,8 +174,9 @@ def test_a_full_disk_ends_the_run_and_spares_the_checkpoints(small_disk):
         other.flush()
     errors = process.communicate(timeout=HANG_SECONDS)[1].splitlines()
   assert process.returncode == 1
-  assert len(errors) == 1
-  assert re.match(rf"error: {workdir}\S*: .*No space left on device.* as they were$", errors[0])
+  assert len(errors) == 1, errors
+  assert re.match(rf"error: {workdir}\S*: .*No space left on device.* as they were$",
+                  errors[0]), errors
   folders = list((workdir / "checkpoints").iterdir())
   assert len(folders) >= 3
   for folder in folders:

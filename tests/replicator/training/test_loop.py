@@ -4,11 +4,12 @@ import errno
 import functools
 import json
 import os
+import re
 import threading
 import time
 
 import replicator
-from replicator import Evaluation, UsageError
+from replicator import Evaluation, UsageError, atomic
 from replicator.console.status import Progress
 from replicator.errors import RunFailed, chain_of
 from replicator.training import journal
@@ -161,6 +162,27 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_pa
     train(tmp_path, "train.steps = 40", "train.checkpoint_every = 20", step=Counter,
           before_call=before_call)
   assert 20 < rows(tmp_path)[-1]["step"] < 40
+
+
+@pytest.mark.parametrize("bundles_too, message", [
+    (True, "step-00000002: could not be saved (No space left on device); the checkpoints of "),
+    (False, "{}: cannot be written any more (No space left on device); the checkpoints are as "),
+])
+def test_a_disk_that_takes_not_even_the_end_of_a_run_is_named(
+    bundles_too, message, tmp_path, monkeypatch):
+  def full(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  def before_call(step, number):
+    if number == 1:
+      monkeypatch.setattr(atomic, "write_whole", full)
+      if bundles_too:
+        monkeypatch.setattr(saver, "write_bundle", full)
+
+  with pytest.raises(RunFailed, match=re.escape(message.format(tmp_path))):
+    train(tmp_path, "train.steps = 2", "train.checkpoint_every = 2", step=Counter,
+          before_call=before_call)
+  assert store.steps_of(tmp_path / "checkpoints") == ([] if bundles_too else [2])
 
 
 # ---- Between calls ------------------------------------------------------------------------------
