@@ -7,13 +7,14 @@ from typing import Any
 
 from replicator.app import config
 from replicator.console.error_line import in_one_line
-from replicator.doctor import diagnosis, replica_recording
+from replicator.doctor import replica_recording
 from replicator.doctor.experiment import bound, configure, recorded_by
 from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
 from replicator.strategies.replicator import replaced
+from replicator.training.checks import diagnosis
 
 import numpy as np
 

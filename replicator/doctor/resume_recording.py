@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicator.doctor.experiment import configure
-from replicator.doctor.inspection import Evidence
 from replicator.errors import UsageError
 from replicator.step import variables
 from replicator.step.hooks import Hook
 from replicator.training.callbacks.callback import Callback, installed
 from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.store import steps_of
+from replicator.training.checks.inspection import Evidence
 from replicator.training.inputs.inputs import ExampleSource
 from replicator.training.prepared import Enough
 from replicator.training.run import Run

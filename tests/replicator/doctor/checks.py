@@ -1,9 +1,10 @@
 """Checks of steps with planted bugs, and quantities as the doctor records them."""
 
-from replicator.doctor import diagnosis, replica_check
-from replicator.doctor.inspection import Evidence
-from replicator.doctor.replica_recording import ReplicaRecording
+from replicator.doctor import replica_check
 from replicator.doctor.verdict import CheckResult
+from replicator.training.checks import diagnosis
+from replicator.training.checks.inspection import Evidence
+from replicator.training.checks.step_recorder import Recording
 from tests.programs import planted_bugs
 
 import numpy as np
@@ -33,7 +34,7 @@ def quantities(kind: str, step: int = 1, **values) -> dict:
 def cause(one: dict, changes: dict, seen: Evidence | None = None, parts: int = 2,
           microbatches: bool = False) -> str:
   """The likely cause of `changes` to the quantities of `parts` replicas or micro-batches."""
-  reference = ReplicaRecording(one, True, 8, seen or Evidence(lambda: None))
+  reference = Recording(one, seen or Evidence(lambda: None))
   other = one | changes
   first = diagnosis.compare(one, other, 1e-9)[1]
   return diagnosis.Case(reference, other, first, parts, microbatches, 1e-9).cause()

@@ -5,10 +5,10 @@ import re
 import replicator
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import resume_check, resume_recording
-from replicator.doctor.inspection import Evidence
 from replicator.doctor.resume_check import Mismatch, Trajectory, cause_after, cause_before
 from replicator.doctor.resume_recording import ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
+from replicator.training.checks.inspection import Evidence
 from tests.programs import planted_bugs
 from tests.programs.processes import forked
 

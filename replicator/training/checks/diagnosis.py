@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.console.formatting import listed
-from replicator.doctor.replica_recording import (
+from replicator.training.checks.step_recorder import (
   BATCH,
   GRADIENT,
   LOSS,
   VARIABLE,
   Key,
-  ReplicaRecording,
+  Recording,
 )
 
 import numpy as np
@@ -107,7 +107,7 @@ def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: flo
 class Case:
   """A variant that differs from the reference; `parts` are its replicas or micro-batches."""
 
-  reference: ReplicaRecording
+  reference: Recording
   other: Quantities
   first: Deviation
   parts: int

@@ -7,8 +7,8 @@ import types
 
 import replicator
 from replicator import random
-from replicator.doctor import inspection
 from replicator.step import context
+from replicator.training.checks import inspection
 from tests.replicator.doctor.checks import cause, quantities
 
 import keras
@@ -79,7 +79,7 @@ def test_every_clipping_is_named():
       "global_norm": lambda g: tf.clip_by_global_norm([g], 1.0)[0][0],
       "average_norm": lambda g: tf.compat.v1.clip_by_average_norm(g, 1.0)}.items():
     assert clips_of(clip)[0].startswith(
-        f"tf.clip_by_{name} at tests/replicator/doctor/test_inspection.py:")
+        f"tf.clip_by_{name} at tests/replicator/training/checks/test_inspection.py:")
 
 
 def test_a_gradient_that_is_not_one_of_a_tape_is_made_by_hand(monkeypatch):
@@ -108,7 +108,7 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
 
   replicator.Replicator("default").run(step, np.ones([4, 3], np.float32))
   lines = inspect.getsourcelines(step)
-  line = lambda number: f"tests/replicator/doctor/test_inspection.py:{lines[1] + number}"
+  line = lambda number: f"tests/replicator/training/checks/test_inspection.py:{lines[1] + number}"
   assert seen.draws_for_joined_batches() == [
       (f"a replicator.Dropout layer draws at {line(4)}", place) for place in (line(3), line(4))]
   assert seen.draws == []

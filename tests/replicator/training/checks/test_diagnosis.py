@@ -1,6 +1,6 @@
 """Which differences of two recordings count, and which cause is blamed for them."""
 
-from replicator.doctor import diagnosis, inspection
+from replicator.training.checks import diagnosis, inspection
 from tests.replicator.doctor.checks import cause, quantities
 
 import keras
