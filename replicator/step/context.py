@@ -32,6 +32,19 @@ class Microbatch:
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
 
 
+@dataclasses.dataclass
+class Division:
+  """How a step divides the batch of a replica, into micro-batches or for several updates."""
+
+  smallest: int | None = None  # The examples of the smallest part; None for no division.
+  is_microbatched: bool = False
+
+  def note(self, examples: int, is_microbatched: bool = False) -> None:
+    """Notes a division into parts of so many examples."""
+    self.smallest = min(examples, self.smallest or examples)
+    self.is_microbatched |= is_microbatched
+
+
 class StepContext:
   """Per-replica state of the step being traced or run."""
 
@@ -43,6 +56,9 @@ class StepContext:
     self.xla = xla  # Whether XLA compiles the step, as a whole or in parts.
     self.xla_in_parts = False  # Whether it compiles what is between collectives; see `step.xla`.
     self.alike = False  # Whether all replicas must compute the same now; see `step.xla`.
+    self.as_one = False  # Whether it computes all examples, as the only replica, as others do.
+    self.in_one_piece = False  # Whether it ignores `microbatch.n`.
+    self.division = Division()  # How the replica's batch is divided once more.
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
@@ -153,12 +169,22 @@ def in_inner_graph() -> bool:
 
 def replica_id() -> int | tf.Tensor:
   """The number of this replica, from 0: an int, or in a compiled step an int32 []."""
+  return 0 if current().as_one else copy_id()
+
+
+def copy_id() -> int | tf.Tensor:
+  """The number of this replica's devices and copies of variables; like `replica_id`."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.replica_id_in_sync_group if replica_context else 0
 
 
 def num_replicas() -> int:
   """The number of replicas that run this step together, over all workers; 1 outside of a step."""
+  return 1 if current().as_one else num_copies()
+
+
+def num_copies() -> int:
+  """The number of replicas that have variables, over all workers; 1 outside of a step."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.num_replicas_in_sync if replica_context else 1
 

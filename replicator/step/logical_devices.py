@@ -74,7 +74,7 @@ def logical_device(index: int) -> Iterator[None]:
       kwargs["colocate_with"] = types.SimpleNamespace(_devices=column)  # As those of a variable.
     return next_creator(**kwargs)
 
-  replica = int(tf.get_static_value(context.replica_id()))
+  replica = int(tf.get_static_value(context.copy_id()))
   with contextlib.ExitStack() as stack:
     if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
       stack.enter_context(tf.variable_creator_scope(create))
@@ -92,7 +92,7 @@ def gradients_placed() -> Iterator[None]:
   if not columns or graph is None:
     yield
     return
-  replica = int(tf.get_static_value(context.replica_id()))
+  replica = int(tf.get_static_value(context.copy_id()))
 
   def place(operation: Any) -> str:
     scopes = _IN_SCOPE.findall(operation.name)

@@ -49,10 +49,10 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
   """
   if not isinstance(n, int) or n < 1:
     raise UsageError(f"microbatch.n = {n!r}: must be a whole number of at least 1")
-  if n == 1:
+  step = context.current()
+  if n == 1 or step.in_one_piece:
     return fn(batch)
   _check(batch, n)
-  step = context.current()
   step.microbatch = part = context.Microbatch(count=n)
   try:
     return _mean(fn, batch, step, part)
@@ -88,6 +88,7 @@ def split(batch: Nest, parts: int) -> list[Nest]:
                      f"write a train.global_batch_size that is a multiple of replicas x {parts}")
   if parts == 1:
     return [batch]
+  context.current().division.note(size // parts)
   return [tree.map_structure(lambda x, j=j: x[j::parts], batch) for j in range(parts)]
 
 
@@ -153,6 +154,7 @@ def _check(batch: Nest, n: int) -> None:
                      f"which has {sorted(sizes)} examples; let the function take what is not of "
                      "the examples from around it, not as an argument")
   size = sizes.pop()
+  context.current().division.note(size // n, is_microbatched=True)
   if size % n:
     raise UsageError(f"microbatch.n = {n}: does not divide a replica's batch of {size} examples; "
                      f"write a divisor, or a train.global_batch_size that is a multiple of "

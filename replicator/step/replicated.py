@@ -89,7 +89,7 @@ def gather(variable: tf.Variable, index: tf.Tensor) -> tf.Tensor:
 
   On several replicas, `tf.gather` would copy the whole variable first.
   """
-  copies, replica = copies_of(variable), tf.get_static_value(context.replica_id())
+  copies, replica = copies_of(variable), tf.get_static_value(context.copy_id())
   if replica is None:  # The replicas of a TPU are traced as one.
     return tf.gather(variable, index)
   return tf.gather(copies[int(replica) % len(copies)], index)
@@ -141,8 +141,8 @@ def update(variables: Sequence[tf.Variable], function: Callable[..., None], *arg
   called once. Outside of a step, it is called for each replica of this process.
   """
   of_replicas = list(zip(*map(copies_of, variables), strict=True))
-  if context.current().is_step and context.num_replicas() > 1:
-    replica = tf.get_static_value(context.replica_id())
+  if context.current().is_step and context.num_copies() > 1:
+    replica = tf.get_static_value(context.copy_id())
     if replica is None:  # The replicas of a TPU are traced as one; TensorFlow finds their copies.
       _update_once(variables, variables, function, args)
       return

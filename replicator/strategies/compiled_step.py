@@ -35,6 +35,7 @@ class _Traced:
   arguments: tuple = ()  # What it was first called with.
   scalars: dict[str, bool] = dataclasses.field(default_factory=dict)  # Whether each is a counter.
   remarks: list[str] = dataclasses.field(default_factory=list)  # On what the step does in Python.
+  division: context.Division = dataclasses.field(default_factory=context.Division)
 
   @functools.cached_property
   def concrete(self) -> Any:
@@ -54,14 +55,19 @@ class CompiledStep:
       a call returns what the step returned on each replica of this process.
     hooks: what looks into the step.
     events: makes a context in which `tf.summary` writes, as of a step.
+    xla: whether XLA compiles it as the replicator says.
+    as_one: whether every replica computes the examples of all, as if it were alone.
+    in_one_piece: whether `microbatch.n` is ignored.
 
   Raises a UsageError if two optimizers of the step own a variable.
   """
 
   def __init__(self, replicator: "Replicator", step: Callable[..., Nest], steps_per_call: int = 1,
                logs: bool = False, hooks: Sequence[Hook] = (),
-               events: Callable[[tf.Tensor], contextlib.AbstractContextManager] | None = None):
+               events: Callable[[tf.Tensor], contextlib.AbstractContextManager] | None = None,
+               xla: bool = True, as_one: bool = False, in_one_piece: bool = False):
     check_owners(step)
+    self._xla, self._as_one, self._in_one_piece = xla, as_one, in_one_piece
     self._replicator, self._step, self._hooks = replicator, step, hooks
     self._events = events or (lambda step: contextlib.nullcontext())
     self._steps_per_call, self._logs = steps_per_call, logs
@@ -97,6 +103,11 @@ class CompiledStep:
     """What the steps are compiled to; valid after the first call, or `trace`."""
     return self._newest.concrete.graph
 
+  @property
+  def division(self) -> context.Division:
+    """How the step divides the batch of a replica; valid like `graph`."""
+    return self._newest.division
+
   def variables(self) -> list[tf.Variable]:
     """The variables that the steps use; valid like `graph`."""
     servers = self._replicator.servers
@@ -117,6 +128,10 @@ class CompiledStep:
     self._warned.update(lines)
     return new
 
+  @property
+  def _compiles_whole(self) -> bool:
+    return self._xla and self._replicator.compiles_whole
+
   def _arguments(self, step: int, inputs: Nest | None, stop: bool) -> tuple:
     batch = () if inputs is None else (self._replicator.checked_batch(inputs, self._axis),)
     # One process alone needs no agreement to stop.
@@ -131,7 +146,7 @@ class CompiledStep:
     traced = _Traced(arguments=arguments)
     # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
     traced.function = tf.function(functools.partial(self._steps, traced), autograph=False,
-                                  jit_compile=True if self._replicator.compiles_whole else None)
+                                  jit_compile=True if self._compiles_whole else None)
     if self._logs and self._replicator.num_pipelines > 1 and (
         not tf.config.functions_run_eagerly()):
       traced.concrete  # noqa: B018  (traces it)
@@ -187,9 +202,9 @@ class CompiledStep:
     """Runs the step as number `step`, int64 [], on every replica of this process."""
     replicator = self._replicator
     replicas: list[context.StepContext] = []
-    placed_or_compiled = (xla.compiled_in_parts if replicator.compiles_parts
+    placed_or_compiled = (xla.compiled_in_parts if self._xla and replicator.compiles_parts
                           else logical_devices.gradients_placed)
-    is_compiled = replicator.jit_compile or replicator.name == "tpu"
+    is_compiled = (self._xla and replicator.jit_compile) or replicator.name == "tpu"
 
     def on_replica(step: tf.Tensor, *batch: Nest) -> Nest:
       with (context.entered(step, is_compiled, self._hooks) as replica, placed_or_compiled(),
@@ -198,6 +213,8 @@ class CompiledStep:
         replicas.append(replica)
         if i is not None:
           batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
+        batch = collectives.all_concat(batch) if self._as_one else batch
+        replica.as_one, replica.in_one_piece = self._as_one, self._in_one_piece
         outputs = self._step(*batch)
         replica.has_ended = True
         if is_compiled or replicator.is_async:
@@ -208,8 +225,10 @@ class CompiledStep:
         return tree.map_structure(
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
 
-    if replicator.compiles_whole:  # XLA does not compile `tf.distribute`; one replica needs none.
-      return [on_replica(step, *batch)]
+    if self._compiles_whole:  # XLA does not compile `tf.distribute`; one replica needs none.
+      outputs = [on_replica(step, *batch)]
+      traced.division = replicas[0].division
+      return outputs
     try:
       outputs = replicator.strategy.run(on_replica, args=(step, *batch))
     except Exception:  # It may come of replicas that make different calls, and say less.
@@ -219,6 +238,7 @@ class CompiledStep:
     if graphs.has_loop(tf.compat.v1.get_default_graph()):
       graphs.keep_order()
     replicator.calls_traced = replicas[0].collectives
+    traced.division = replicas[0].division
     return replicator.local_results(outputs)
 
   def _logged(self, traced: _Traced, batch: tuple, outputs: Any) -> tuple[tf.Tensor, dict]:

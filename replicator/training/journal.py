@@ -8,6 +8,7 @@ from replicator.console.error_line import line_of
 from replicator.console.status import Progress
 from replicator.errors import Preempted, RunFailed, UsageError, chain_of
 from replicator.training.callbacks.calls import Calls
+from replicator.training.checks.resumed_step import ResumedStep
 from replicator.training.evaluation import Evaluation
 from replicator.training.run import Run
 from replicator.training.workdir import run_summary
@@ -15,6 +16,7 @@ from replicator.training.workdir.reader import EARLY
 from replicator.training.workdir.record import Record
 from replicator.training.workdir.sinks import MetricsFile, SampleFiles, TensorBoard
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -28,6 +30,7 @@ class Journal:
     self._run, self._schedule = run, run.schedule
     self._facts, self._notes = facts, notes
     self._waiting = self._training = 0.0  # Those of the run at the last log point.
+    self._next: ResumedStep | None = None  # On the chief, if it compares its steps.
 
   def __enter__(self) -> "Journal":
     run = self._run
@@ -39,6 +42,8 @@ class Journal:
         sink.take_back(run.step if run.step else -1)  # Step 0 is evaluated again.
         run.writer.add(sink)
       self._record = Record(run.workdir, self._facts, run.step)
+      if run.checks_first_step and not (run.is_check or run.replicator.is_async):
+        self._next = ResumedStep(run, self._record.facts)
       if not run.is_check:
         progress = Progress(self._schedule.steps, self._facts["global_batch_size"], run.step)
         self._stack.enter_context(progress)
@@ -113,16 +118,27 @@ class Journal:
     run = self._run
     if run.is_chief and not run.is_check:
       evaluated = run.evaluate is None or self._schedule.eval_every > 0
-      for line in self._record.config(evaluated):
+      lines = self._record.config(evaluated)
+      for line in lines:
         run.say(line)
+      if self._next:
+        self._next.tell([line for line in lines if line.startswith("changed:")])
       text = (run.workdir / "config.gin").read_text()
       self._events.text(0, {"config": "".join(f"    {line}\n" for line in text.splitlines())})
     run.has_begun = True
 
-  def sync(self) -> None:
-    """Forces the log to the disk."""
+  def finished(self, step: int, values: dict[str, np.ndarray]) -> None:
+    """A call that began with step number `step` has returned the scalars `[steps]`, by name."""
+    if self._next:
+      self._next.finished(step, values)
+
+  def saving(self) -> None:
+    """Forces the log to the disk: a crash of the machine must not leave a checkpoint ahead of it.
+    """
     if self._run.is_chief:
       self._metrics.sync()
+    if self._next:
+      self._next.saved(self._run.step)
 
   def failed(self, error: BaseException, calls: Calls) -> None:
     """Ends a run that an `error` has ended; a disk that is full becomes a RunFailed."""

@@ -15,18 +15,19 @@ operations a run that was killed and started again equals, bit for bit, the run 
 """
 
 import collections
-import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from replicator.configuration import operative
-from replicator.errors import Preempted, RunFailed
+from replicator.errors import Preempted
 from replicator.step import context as step_context
 from replicator.strategies.compiled_step import CompiledStep, RunningCall
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from replicator.training.callbacks.calls import Calls
+from replicator.training.checks.divided_step import compare_with_one_device
+from replicator.training.checks.undone import next_step
 from replicator.training.divergence.diagnostics import LearningRates, Signals
 from replicator.training.divergence.rollback import Diverged
 from replicator.training.inputs.pipeline import stream
@@ -44,8 +45,7 @@ class Loop:
   def __init__(self, run: Run, position: Position, journal: Journal, calls: Calls):
     self._run, self._schedule, self._guard = run, run.schedule, run.guard
     self._position, self._journal, self._calls = position, journal, calls
-    self._saver = run.saver
-    self._hangs = run.replicator.detect_hangs()
+    self._saver, self._hangs = run.saver, run.replicator.detect_hangs()
     all_evaluate = bool(getattr(run.evaluate, "on_all_workers", False))
     self._shards = EvaluationShards(run.replicator, all_evaluate)
     self._evaluate = run.evaluate if run.is_chief or all_evaluate else None
@@ -152,6 +152,8 @@ class Loop:
       is_first = not run.has_begun
       if is_first and self._can_trace:
         self._trace(batch)
+        if run.step == 0 and run.checks_first_step and not run.is_check:
+          compare_with_one_device(run, self._compiled, batch)
       called = time.monotonic()
       with self._hangs.waiting():
         running.append((run.step, batch, self._compiled(run.step, batch, stop.received)))
@@ -165,6 +167,7 @@ class Loop:
       now = time.monotonic()
       run.computing += now - called
       run.training += now - begun
+      run.call_seconds = now - begun
       run.seconds = now - started
       if is_first:
         self._after_first_call()
@@ -180,6 +183,7 @@ class Loop:
     with self._hangs.waiting():
       values, agreed = call.fetch()
     self._position.rollback.check(step, values, batch, self._run.say)
+    self._journal.finished(step, values)
     self._position.means.add(values, call.counters)
     stop.agreed |= agreed
 
@@ -225,7 +229,7 @@ class Loop:
     self._calls.saved()
 
   def _save(self) -> None:
-    self._journal.sync()  # A crash of the machine must not leave a checkpoint ahead of the log.
+    self._journal.saving()
     step, every = self._run.step, self._schedule.checkpoint_every
     self._position.save(due=not step or bool(every and step % every == 0))
 
@@ -235,14 +239,12 @@ class Loop:
 
   def _preempt(self) -> NoReturn:
     """Saves, if that is not done, and ends the run."""
-    run, position = self._run, self._position
-    if not self._guard.is_sound:
-      with contextlib.suppress(RunFailed):  # It would hide the cause.
-        self._saver.wait()
-      raise RunFailed(f"stopped at step {run.step}, which is not saved, since its numbers are not "
-                      f"finite; {position.rollback.last_checkpoint()}")
-    if position.saved_step != run.step:
+    run = self._run
+    self._position.check_sound()
+    if self._position.saved_step != run.step:
       self._save()
     self._saver.wait()
     self._calls.saved()
+    if scalars := next_step(run, self._compiled, self._batches):
+      self._journal.finished(run.step, scalars)
     raise Preempted(run.step)

@@ -64,6 +64,14 @@ class Position:
         run.writer.line(run.step), due)
     self.saved_step = run.step
 
+  def check_sound(self) -> None:
+    """Raises a RunFailed if the numbers of this step are not finite, so that it is not saved."""
+    if not self.run.guard.is_sound:
+      with contextlib.suppress(RunFailed):  # It would hide the cause.
+        self.run.saver.wait()
+      raise RunFailed(f"stopped at step {self.run.step}, which is not saved, since its numbers are "
+                      f"not finite; {self.rollback.last_checkpoint()}")
+
   def roll_back(self, diverged: Diverged) -> str:
     """Returns to the last checkpoint on all workers; the result is one line about it.
 

@@ -37,12 +37,15 @@ class Run:
     retention: which checkpoints are kept.
     batch: this worker's part of the newest batch.
     warnings: what was said of the step that was compiled.
+    checks_first_step: whether it compares its first step, see `train.check_first_step`.
+    is_exact: whether its operations are deterministic.
     has_begun: whether a first call has ended, and was not refused.
     is_check: whether a check of the doctor runs it, which shows nothing, saves nothing and takes a
       step with state that a restart would lose.
     waiting: the seconds that this process has waited for batches.
     computing: the seconds that it has waited for steps.
     training: the seconds of both, and of `before_call`.
+    call_seconds: those of the newest call.
   """
 
   def __init__(self, module: Callable, replicator: Replicator, workdir: pathlib.Path,
@@ -63,7 +66,8 @@ class Run:
     self.batch: Any = None
     self.warnings: list[str] = []
     self.has_begun = self.is_check = False
-    self.waiting = self.computing = self.training = 0.0
+    self.checks_first_step = self.is_exact = True
+    self.waiting = self.computing = self.training = self.call_seconds = 0.0
     self.why_stopped = ""  # What a callback gave to `stop`.
     self.saver: Any = None  # A `Saver`, once there is one.
     self.progress: Progress | None = None  # On the chief, while the loop runs.

@@ -63,6 +63,7 @@ def train(make_step: Callable[[], Callable],
           seed: int = 0,
           precision: Literal["float32", "float64", "mixed_bfloat16", "mixed_float16"] = "float32",
           deterministic: bool = True,
+          check_first_step: bool = True,
           steps_per_call: int = 1,
           log_every: int = 100,
           eval_every: int = 1000,
@@ -106,6 +107,9 @@ def train(make_step: Callable[[], Callable],
     deterministic: use TensorFlow's deterministic operations, so that a resumed run equals the
       uninterrupted one bit for bit. Asynchronous workers are an exception: their steps overtake
       each other. The setting applies to the whole process, and to later trainings in it.
+    check_first_step: compare the first step on several replicas, or in micro-batches, with the same
+      step on one device, for a few examples; and the first step of a resumed run with the one that
+      followed its checkpoint before. Each is a line, or a warning.
     steps_per_call: steps that one compiled call makes, without Python in between.
     log_every: steps between log points.
     eval_every: steps between evaluations; 0 for none.
@@ -153,6 +157,7 @@ def train(make_step: Callable[[], Callable],
     origin, notes = (start_from.begin(step, replicator, folder) if start_from else (None, []))
     run = Run(step, replicator, folder, schedule, inputs, context, evaluate, before_call, guard,
               checkpoints)
+    run.checks_first_step, run.is_exact = check_first_step, deterministic
     calls = Calls(run)
     calls.begin_installed()
     run.guard.check_supported(replicator.name)

@@ -11,7 +11,9 @@ from replicator.step.replicated import copies_of
 
 import tensorflow as tf
 
-_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign")
+_WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply",
+           "ResourceSparseApply", "RngReadAndSkip", "RngSkip", "StatefulUniform")
+_OTHER_STATE = ("LookupTableInsert", "LookupTableRemove", "Queue", "PyFunc", "EagerPyFunc")
 _FEWEST_CHANNELS = 16  # With these and more the gradient of a convolution is right.
 
 
@@ -74,16 +76,46 @@ def assignments(graph: Any, variable: Any) -> Iterator[str]:
                          if id(outside) in handles})
 
 
+def written(graph: Any) -> set[int]:
+  """The ids of the handles of the variables that a graph writes."""
+  names = _written_names(graph)
+  return {id(outside) for outside, inside in graph.captures if inside.name in names}
+
+
+def _written_names(graph: Any) -> set[str]:
+  """The names in a graph of the resources that it and the graphs that it calls write."""
+  found = set()
+  for operation in graph.get_operations():
+    if operation.type.startswith(_WRITES):
+      found.add(operation.inputs[0].name)
+    for called in graphs_called_by(graph, operation):
+      inner = _written_names(called)
+      found.update(outside.name for outside, inside in _passed(operation, called)
+                   if inside.name in inner)
+  return found
+
+
+def other_state(graph: Any) -> str:
+  """An operation of a graph that changes what is in no variable, such as a queue; or nothing."""
+  return next((f"{operation.type}{place(operation.traceback)}" for operation in operations(graph)
+               if operation.type.startswith(_OTHER_STATE)), "")
+
+
 def _writes(graph: Any, names: set[str]) -> Iterator[str]:
   """The places of the writes to the resources that have these names in the graph."""
   for operation in graph.get_operations() if names else ():
     if operation.type.startswith(_WRITES) and operation.inputs[0].name in names:
       yield place(operation.traceback)
     for called in graphs_called_by(graph, operation):
-      # A branch is called with all inputs but the first, which chooses it.
-      passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
-      yield from _writes(called, {inside.name for outside, inside in zip(
-          passed, called.inputs, strict=True) if outside.name in names})
+      yield from _writes(called, {inside.name for outside, inside in _passed(operation, called)
+                                  if outside.name in names})
+
+
+def _passed(operation: tf.Operation, called: Any) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+  """The tensors that an operation passes to a graph, and what they are inside."""
+  # A branch is called with all inputs but the first, which chooses it.
+  passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
+  yield from zip(passed, called.inputs, strict=True)
 
 
 def warnings(graph: Any, optimizers: Mapping[str, Any], jit_compile: bool) -> list[str]:

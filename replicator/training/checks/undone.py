@@ -1,0 +1,55 @@
+"""Steps that change nothing: what they wrote is put back, bit for bit."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from replicator.errors import UsageError
+from replicator.step.replicated import copies_of
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.tracing import graphs
+from replicator.training.run import Run
+
+import numpy as np
+import tensorflow as tf
+
+_SHORT = 2.0  # Seconds of a call that a run can make after it was told to stop.
+
+
+def written_by(compiled: CompiledStep) -> list[tf.Variable]:
+  """The plain variables of this process that a traced step writes."""
+  written = graphs.written(compiled.graph)
+  copies = {id(copy.handle): copy for v in compiled.variables() for copy in copies_of(v)}
+  return [copy for handle, copy in copies.items() if handle in written]
+
+
+@contextlib.contextmanager
+def undone(compiled: CompiledStep) -> Iterator[None]:
+  """After the body, the variables that a traced step writes are as they were before it.
+
+  Raises a UsageError if the step changes something else, such as a queue.
+  """
+  if state := graphs.other_state(compiled.graph):
+    raise UsageError(f"the step changes what is in no variable: {state}")
+  variables = written_by(compiled)
+  values = [variable.read_value().numpy() for variable in variables]
+  try:
+    yield
+  finally:
+    for variable, value in zip(variables, values, strict=True):
+      variable.assign(value)
+
+
+def next_step(run: Run, compiled: CompiledStep, batches: Iterator[Any]
+              ) -> dict[str, np.ndarray] | None:
+  """The scalars of the step with which a run that stops here will go on, and nothing of the step.
+
+  It returns None if that takes long or cannot be undone, as what comes before a call may not. All
+  workers must call it.
+  """
+  if not run.checks_first_step or run.before_call or run.replicator.is_async or (
+      run.replicator.by_worker(run.call_seconds).max() > _SHORT):
+    return None
+  with contextlib.suppress(Exception), undone(compiled):
+    return compiled(run.step, next(batches), True).fetch()[0]
+  return None
