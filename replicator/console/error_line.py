@@ -31,6 +31,11 @@ _REMEDIES = {
         "a tensor of a compiled step has no value yet; write tf.cast",
     r"'Optimizer' object has no attribute 'apply_gradients'":
         "write apply(gradients, variables), which takes their mean over the replicas first",
+    r"'\w+' object has no attribute 'minimize'":
+        "write wrap_optimizer(optimizer, variables), which has minimize(loss_fn, batch)",
+    r"Method requires being in cross-replica context|next\(iterator\) should be called from":
+        "a step runs on every replica already; call the network itself, and not its fit, evaluate, "
+        "predict or train_on_batch, or a strategy",
     r"Unable to lift tensor <[^>]*>":
         "a variable is made in the step; make variables in its constructor, as its attributes",
     r"tf.function only supports singleton tf.Variables created on the first call":

@@ -13,6 +13,7 @@ from replicator.step import context, logical_devices, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.nest import Nest
+from replicator.step.optimizers import unwrapped
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.variables import held_by
@@ -209,7 +210,7 @@ class CompiledStep:
     def on_replica(step: tf.Tensor, *batch: Nest) -> Nest:
       with (context.entered(step, is_compiled, self._hooks) as replica, placed_or_compiled(),
             located(), _refusals_explained(replicator.name), errors_unchanged(),
-            contextlib.nullcontext() if replicas else self._events(step)):
+            unwrapped.refused(), contextlib.nullcontext() if replicas else self._events(step)):
         replicas.append(replica)
         if i is not None:
           batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
