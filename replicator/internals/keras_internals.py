@@ -1,6 +1,7 @@
 """Private names of Keras that the engine needs. A test checks them; no other file uses one."""
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,18 +107,35 @@ def is_recomputed(layer: keras.layers.Layer) -> bool:
                          or layer.name in (mode.layer_names or ()))
 
 
+_CALLED = {
+    "build", "variables", "iterations", "learning_rate", "_get_current_learning_rate",
+    "update_step", "assign", "assign_add", "assign_sub", "_use_weight_decay",
+    "exclude_from_weight_decay", "add_variable", "add_variable_from_reference",
+    "add_optimizer_variables", "_var_key", "_get_variable_index", "get_config", "from_config",
+    "save_own_variables", "load_own_variables"}
+"""The methods of optimizers that the engine calls, or those call, or that have no part in training.
+"""
+
+
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
-  """Why the engine cannot call `update_step` of an optimizer on plain variables; or None."""
-  kind = type(optimizer)
-  if kind._backend_update_step is not keras.optimizers.Optimizer._backend_update_step:
-    return f"{kind.__name__} does more in an update than one variable at a time"
-  version = tuple(map(int, keras.__version__.split(".")[:2]))
-  if isinstance(optimizer, keras.optimizers.Muon) and version < (3, 13):
-    # It finds its slots by the Keras path of a variable, which a plain one does not have.
-    return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
-  if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
-    return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies to "
-            "all; write both alike")
+  """Why the engine cannot call `update_step` of an optimizer, in place of its `apply`; or None."""
+  kind, base = type(optimizer), keras.optimizers.Optimizer
+  if isinstance(optimizer, keras.optimizers.Muon):
+    version = tuple(map(int, keras.__version__.split(".")[:2]))
+    if version < (3, 13):
+      # It finds its slots by the Keras path of a variable, which a plain one does not have.
+      return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
+    if optimizer.weight_decay != optimizer.adam_weight_decay:
+      return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies "
+              "to all; write both alike")
+    base = keras.optimizers.Muon  # With equal ones, its decay is that of the others.
+  for name in dir(keras.optimizers.Optimizer):
+    usual = inspect.getattr_static(base, name)
+    if (inspect.isfunction(usual) and inspect.getattr_static(optimizer, name) is not usual
+        and name not in _CALLED and not name.startswith("__")):
+      return (f"{kind.__name__} has a method {name} of its own, which would never be called: a "
+              "step calls update_step for each variable, in place of Keras' apply; do this in "
+              "update_step, or to the gradients before apply")
   return None
 
 

@@ -27,8 +27,9 @@ MODULES = {
         "gin.config:_set_config_is_locked", "gin.config_parser:ConfigParser._current_location",
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
     "keras": ("replicator/internals/keras_internals.py", [
-        "keras:Layer._flatten_layers", "keras:Optimizer._backend_update_step",
-        "keras:Optimizer._use_weight_decay"]),
+        "keras:Layer._flatten_layers", "keras:Optimizer._use_weight_decay",
+        "keras:Optimizer._get_current_learning_rate", "keras:Optimizer._get_variable_index",
+        "keras:Optimizer._var_key"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
         "tensorflow:Operation._set_attr",
         "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
