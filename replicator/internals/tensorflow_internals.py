@@ -185,6 +185,11 @@ def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:
   return _pywrap_record_io.RandomRecordReader(file).read
 
 
+def age(variable: tf.Variable) -> int:
+  """A number of a variable that is higher if it was made later in this process."""
+  return int(variable._unique_id.rpartition("_")[2])
+
+
 def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:
   """The resource of a summary writer, for `tf.raw_ops`."""
   return writer._resource

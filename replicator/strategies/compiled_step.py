@@ -18,7 +18,7 @@ from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.variables import held_by
 from replicator.strategies import agreement
-from replicator.strategies.tracing import graphs, python_state, scalars
+from replicator.strategies.tracing import graphs, python_state, scalars, untrained
 from replicator.strategies.tracing.trainable import Trainable
 
 import tensorflow as tf
@@ -123,8 +123,9 @@ class CompiledStep:
     """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
       return []
-    lines = [*self._newest.remarks, *graphs.warnings(
-        self.graph, self._optimizers, self._replicator.jit_compile)]
+    lines = [*self._newest.remarks, *graphs.warnings(self.graph, self._replicator.jit_compile),
+             *untrained.warnings(self.graph, self._step, self._optimizers,
+                                 self._trainable.unfrozen())]
     new = [line for line in lines if line not in self._warned]
     self._warned.update(lines)
     return new

@@ -95,6 +95,10 @@ def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
     if not isinstance(variable, keras.Variable):
       raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "
                        f"{type(variable).__name__}; make it a keras.Variable")
+    if getattr(variable, "overwrite_with_gradient", False):
+      raise UsageError(f"{where}: Keras overwrites '{variable.path}' by its gradient, the scale of "
+                       "a float8 layer, which is not a mean over replicas; leave out "
+                       "quantize('float8'), and set train.precision = 'mixed_bfloat16'")
     if sum(v is variable for v in owned) > 1:
       raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
   return owned

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.errors import UsageError, is_of_user
 from replicator.internals.tensorflow_internals import graphs_called_by
 from replicator.step.replicated import copies_of
 
+import keras
 import tensorflow as tf
 
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply",
@@ -71,28 +72,26 @@ def refuse_summaries(graph: Any, strategy: str) -> None:
 
 def assignments(graph: Any, variable: Any) -> Iterator[str]:
   """The `place` of each write of a variable in a graph: nothing where that cannot be had."""
-  handles = {id(copy.handle) for copy in copies_of(variable)}
-  return _writes(graph, {inside.name for outside, inside in graph.captures
-                         if id(outside) in handles})
+  return (place(operation.traceback) for _, operation in writes(graph, [variable]))
 
 
-def written(graph: Any) -> set[int]:
-  """The ids of the handles of the variables that a graph writes."""
-  names = _written_names(graph)
-  return {id(outside) for outside, inside in graph.captures if inside.name in names}
+def writes(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
+  """Each write of some variables, TensorFlow's or Keras', in a graph: the variable, and its write.
+  """
+  return _writes(graph, {inside.name: v for inside, v in _captured(graph, variables)})
 
 
-def _written_names(graph: Any) -> set[str]:
-  """The names in a graph of the resources that it and the graphs that it calls write."""
-  found = set()
-  for operation in graph.get_operations():
-    if operation.type.startswith(_WRITES):
-      found.add(operation.inputs[0].name)
-    for called in graphs_called_by(graph, operation):
-      inner = _written_names(called)
-      found.update(outside.name for outside, inside in _passed(operation, called)
-                   if inside.name in inner)
-  return found
+def read(graph: Any, variables: Sequence) -> set[int]:
+  """The ids of those of some variables, TensorFlow's or Keras', that a graph uses at all."""
+  return {id(v) for _, v in _captured(graph, variables)}
+
+
+def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]]:
+  """The handles inside a graph of some variables, each with its variable."""
+  of_handle = {id(copy.handle): v for v in variables
+               for copy in copies_of(v.value if isinstance(v, keras.Variable) else v)}
+  return ((inside, of_handle[id(outside)]) for outside, inside in graph.captures
+          if id(outside) in of_handle)
 
 
 def other_state(graph: Any) -> str:
@@ -101,33 +100,24 @@ def other_state(graph: Any) -> str:
                if operation.type.startswith(_OTHER_STATE)), "")
 
 
-def _writes(graph: Any, names: set[str]) -> Iterator[str]:
-  """The places of the writes to the resources that have these names in the graph."""
+def _writes(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operation]]:
+  """The writes to the resources that have these names in the graph, with what each name stands for.
+  """
   for operation in graph.get_operations() if names else ():
     if operation.type.startswith(_WRITES) and operation.inputs[0].name in names:
-      yield place(operation.traceback)
+      yield names[operation.inputs[0].name], operation
     for called in graphs_called_by(graph, operation):
-      yield from _writes(called, {inside.name for outside, inside in _passed(operation, called)
-                                  if outside.name in names})
+      # A branch is called with all inputs but the first, which chooses it.
+      passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
+      yield from _writes(called, {inside.name: names[outside.name] for outside, inside in zip(
+          passed, called.inputs, strict=True) if outside.name in names})
 
 
-def _passed(operation: tf.Operation, called: Any) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-  """The tensors that an operation passes to a graph, and what they are inside."""
-  # A branch is called with all inputs but the first, which chooses it.
-  passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
-  yield from zip(passed, called.inputs, strict=True)
-
-
-def warnings(graph: Any, optimizers: Mapping[str, Any], jit_compile: bool) -> list[str]:
-  """Lines about what is in the graph of a step, which holds these optimizers by path."""
+def warnings(graph: Any, jit_compile: bool) -> list[str]:
+  """Lines about what is in the graph of a step."""
   lines = [f"{call}: what its Python code keeps is in no checkpoint; compute with TensorFlow, and "
            "keep it in a tf.Variable that is an attribute of the step"
            for call in python_calls(graph)]
-  lines += [f"the step does not apply its optimizer '{path}', so the "
-            f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
-            "minimize or apply, or leave it out" for path, optimizer in optimizers.items()
-            if not any(True for _ in assignments(
-                graph, optimizer.keras_optimizer.iterations.value))]
   if not jit_compile:
     lines += [f"{name}: on CPUs its gradient may be wrong or end the process, a fault of oneDNN's "
               "with a stride and fewer than 16 input channels; pass it every second pixel, "

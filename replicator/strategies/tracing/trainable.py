@@ -34,6 +34,11 @@ class Trainable:
     return {path: flag for path, flag, first in zip(
         self._owners, self.flags(), self._first, strict=True) if flag != first}
 
+  def unfrozen(self) -> set[int]:
+    """The ids of the layers and variables that are trainable now, and were not at the beginning."""
+    return {id(owner) for owner, flag, first in zip(
+        self._owners.values(), self.flags(), self._first, strict=True) if flag and not first}
+
   def restore(self, changes: dict[str, bool]) -> None:
     """Sets the flags to those of the beginning, but for these changes."""
     flags = [changes.get(path, first) for path, first in zip(

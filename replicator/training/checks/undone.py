@@ -18,9 +18,9 @@ _SHORT = 2.0  # Seconds of a call that a run can make after it was told to stop.
 
 def written_by(compiled: CompiledStep) -> list[tf.Variable]:
   """The plain variables of this process that a traced step writes."""
-  written = graphs.written(compiled.graph)
-  copies = {id(copy.handle): copy for v in compiled.variables() for copy in copies_of(v)}
-  return [copy for handle, copy in copies.items() if handle in written]
+  copies = {id(copy): copy for v in compiled.variables() for copy in copies_of(v)}
+  written = {id(copy): copy for copy, _ in graphs.writes(compiled.graph, [*copies.values()])}
+  return [*written.values()]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,58 @@
+"""Variables that look as if a step trained them, and that its graph never assigns."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from replicator.internals.tensorflow_internals import age
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by
+from replicator.strategies.tracing import graphs
+
+import keras
+
+_NAMED = 4  # More names are a count.
+
+
+def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
+             unfrozen: Collection[int]) -> Iterator[str]:
+  """Lines about what does not train in the graph of a step, which holds these optimizers by path.
+
+  `unfrozen` has the ids of the variables that were frozen at first, and are trainable now.
+  """
+  late = list(_late(step, list(optimizers.values()), unfrozen))
+  counts = [optimizer.keras_optimizer.iterations for optimizer in optimizers.values()]
+  owned = [v for optimizer in optimizers.values() for v in optimizer.variables_updated]
+  assigned = {id(v) for v, _ in graphs.writes(graph, [*counts, *owned, *late])}
+  for (path, optimizer), count in zip(optimizers.items(), counts, strict=True):
+    trainable = [v for v in optimizer.variables_updated if v.trainable]
+    without = [v for v in trainable if id(v) not in assigned]
+    if trainable and id(count) not in assigned:
+      yield (f"the step does not apply its optimizer '{path}', so the "
+             f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
+             "minimize or apply, or leave it out")
+    elif without:
+      yield (f"the optimizer '{path}' has variables without any gradient, which do not train: "
+             f"{_named(without)}; compute all of the loss inside minimize or the tape, without "
+             "tf.round, tf.argmax or tf.stop_gradient, or set trainable = False")
+  read = graphs.read(graph, late)
+  if untrained := [v for v in late if id(v) in read - assigned]:
+    yield ("variables that became trainable after wrap_optimizer belong to no optimizer, and do "
+           f"not train: {_named(untrained)}; build all layers, LoRA included, before "
+           "wrap_optimizer, pass it all that will train, and freeze layers afterwards")
+
+
+def _late(step: Callable, optimizers: Sequence[Optimizer], unfrozen: Collection[int]
+          ) -> Iterator[keras.Variable]:
+  """The trainable variables beside those of an optimizer, in its networks, that came after it."""
+  owned = {id(v): optimizer for optimizer in optimizers for v in optimizer.variables_updated}
+  for _, network in held_by(step, (keras.layers.Layer,)):
+    made = [age(owned[id(v)].nonfinite_updates) for v in network.variables if id(v) in owned]
+    for v in network.trainable_variables if made else ():
+      if id(v) not in owned and (id(v) in unfrozen or age(v.value) > max(made)):
+        yield v
+
+
+def _named(variables: Sequence[keras.Variable]) -> str:
+  names = [f"'{v.path}'" for v in variables[:_NAMED]]
+  more = len(variables) - len(names)
+  return ", ".join(names) + (f" and {more} more" if more else "")
