@@ -120,6 +120,9 @@ _CALLED = {
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   """Why the engine cannot call `update_step` of an optimizer, in place of its `apply`; or None."""
   kind, base = type(optimizer), keras.optimizers.Optimizer
+  rate = optimizer._learning_rate
+  if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+    return "its learning rate is a function, which is called once; write a number or a schedule"
   if isinstance(optimizer, keras.optimizers.Muon):
     version = tuple(map(int, keras.__version__.split(".")[:2]))
     if version < (3, 13):

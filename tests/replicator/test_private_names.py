@@ -50,7 +50,7 @@ MODULES = {
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
               "_cross_device_ops", "_device", "_group_key", "_group_size", "_options", "_value",
-              "_unique_id"}
+              "_unique_id", "_learning_rate"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 

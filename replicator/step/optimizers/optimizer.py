@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import optimizer_variables
 from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
@@ -85,11 +86,13 @@ class Optimizer(tf.Module):
   def learning_rate(self) -> tf.Tensor:
     """The present learning rate, []; assign a number to change it, if it is no schedule."""
     with all_digits(*filter(is_schedule, vars(self.keras_optimizer).values())):
-      return self.keras_optimizer.learning_rate
+      return tf.convert_to_tensor(self.keras_optimizer.learning_rate)
 
   @learning_rate.setter
-  def learning_rate(self, rate: float) -> None:
-    """Sets the learning rate; raises Keras' TypeError if it is a schedule."""
+  def learning_rate(self, rate: float | tf.Tensor) -> None:
+    """Sets the learning rate; raises a UsageError if it is a schedule, or would be one."""
+    if callable(rate) or "learning_rate" not in optimizer_variables(self.keras_optimizer):
+      raise UsageError(f"{self.name}.learning_rate: assign a number, where there is no schedule")
     self.keras_optimizer.learning_rate = rate
 
   def minimize(self, loss_fn: Callable, *batch: Any) -> Any:
@@ -188,8 +191,8 @@ class Optimizer(tf.Module):
       finite = tf.math.is_finite(norm)
       if self.loss_scale is not None:
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
-      update: Callable[..., None] = functools.partial(
-          self._update, flats, clipped, tf.identity(self.learning_rate), gradient_of)
+      update: Callable = functools.partial(
+          self._update, flats, clipped, self.learning_rate, gradient_of)
       if context.current().xla_in_parts:
         update = xla.one_program(update)
       due = self._is_due(finite)

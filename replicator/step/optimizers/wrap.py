@@ -77,7 +77,7 @@ def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
     raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
                      "'mixed_float16'; wrap the inner optimizer")
   if reason := unsupported_update(optimizer):
-    raise UsageError(f"{optimizer.name}: {reason}; or use another, such as Adam")
+    raise UsageError(f"{optimizer.name}: {reason}")
   for option, remedy in _REMEDIES.items():
     if getattr(optimizer, option, None):
       raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "

@@ -76,7 +76,7 @@ class LearningRates:
 
   def now(self) -> dict[str, float]:
     """The learning rate of the next update, by name: it depends on the updates so far alone."""
-    return {name: float(optimizer.keras_optimizer.learning_rate.numpy())
+    return {name: float(optimizer.learning_rate)
             for name, optimizer in self._optimizers.items()}
 
 

@@ -54,9 +54,3 @@ def test_a_network_that_is_not_built_is_refused_also_in_a_list():
   late = keras.Sequential([keras.layers.Dense(1)], name="late")
   assert refusal(wrap_optimizers, keras.optimizers.Adam, both=[built, late]).startswith(
       "wrap_optimizers: both[1], the network 'late', has no variables yet")
-
-
-def test_the_learning_rate_can_be_set():
-  optimizer = Step(keras.optimizers.Adam).optimizers["policy"]
-  optimizer.learning_rate = 0.25
-  assert float(optimizer.learning_rate) == float(optimizer.keras_optimizer.learning_rate) == 0.25
