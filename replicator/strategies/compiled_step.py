@@ -17,7 +17,7 @@ from replicator.step.optimizers import unwrapped
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.variables import held_by
-from replicator.strategies import agreement
+from replicator.strategies import agreement, one_replica
 from replicator.strategies.tracing import graphs, python_state, scalars, untrained
 from replicator.strategies.tracing.trainable import Trainable
 
@@ -213,12 +213,16 @@ class CompiledStep:
             located(), _refusals_explained(replicator.name), errors_unchanged(),
             unwrapped.refused(), contextlib.nullcontext() if replicas else self._events(step)):
         replicas.append(replica)
+        if replicator.num_replicas > 1:
+          one_replica.refuse_own_reductions()
         if i is not None:
           batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
         batch = collectives.all_concat(batch) if self._as_one else batch
         replica.as_one, replica.in_one_piece = self._as_one, self._in_one_piece
         outputs = self._step(*batch)
         replica.has_ended = True
+        if replicator.num_replicas > 1:
+          graphs.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())
         if is_compiled or replicator.is_async:
           graphs.refuse_summaries(tf.compat.v1.get_default_graph(), replicator.name)
         if self._logs:

@@ -70,6 +70,20 @@ def refuse_summaries(graph: Any, strategy: str) -> None:
                        "or write it in a callback with run.writer")
 
 
+def refuse_global_batch_sizes(graph: Any) -> None:
+  """Raises a UsageError if the examples of a replica are averaged over those of all replicas."""
+  for operation in [] if tf.executing_eagerly() else operations(graph):
+    if operation.type == "DivNoNan" and any(
+        frame.name == "compute_average_loss" for frame in operation.traceback):
+      size = tf.get_static_value(operation.inputs[1])  # None if TensorFlow takes the replica's own.
+      rows = operation.inputs[0].op.inputs[0].shape[0]
+      if size not in (None, rows):
+        raise UsageError(f"tf.nn.compute_average_loss{place(operation.traceback)}: divides the sum "
+                         f"over the {rows} examples of a replica by {size:.0f}; leave out "
+                         "global_batch_size, or write tf.reduce_mean: a loss is the mean over the "
+                         "batch that the step gets")
+
+
 def assignments(graph: Any, variable: Any) -> Iterator[str]:
   """The `place` of each write of a variable in a graph: nothing where that cannot be had."""
   return (place(operation.traceback) for _, operation in writes(graph, [variable]))
