@@ -29,6 +29,7 @@ from .step.layers.dropout import Dropout as Dropout
 from .step.layers.recompute import recompute_grad as recompute_grad
 from .step.layers.spectral_norm import SpectralNorm as SpectralNorm
 from .step.logical_devices import logical_device as logical_device
+from .step.means import mean as mean
 from .step.microbatch import microbatch as microbatch
 from .step.microbatch import split as split
 from .step.optimizers import schedules as schedules

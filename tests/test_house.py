@@ -135,7 +135,7 @@ FACADE = [
     "Profile", "Replicator", "RunFailed", "SpectralNorm", "Trackio", "UsageError", "WandB",
     "all_concat", "all_gather", "all_max", "all_mean", "all_min", "all_sum", "all_to_all",
     "any_batch_size", "app", "batch_size", "batches", "broadcast", "load", "logical_device",
-    "map_gather", "map_reduce", "microbatch", "num_replicas", "random", "recompute_grad",
+    "map_gather", "map_reduce", "mean", "microbatch", "num_replicas", "random", "recompute_grad",
     "reduce_scatter", "replica_id", "replicated", "scheduled", "schedules", "split",
     "step_number", "train", "use_standing_statistics", "wrap_optimizer", "wrap_optimizers"]
 

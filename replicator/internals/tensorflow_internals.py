@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager import record
+from tensorflow.python.eager import lift_to_graph, record
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
 
@@ -121,6 +121,26 @@ def has_gradient(operation: tf.Operation) -> bool:
   except LookupError:
     return False
   return gradient is not None or not operation.type.endswith("Grad")
+
+
+NeedsPlaceholder = lift_to_graph.UnliftableError
+
+
+def computed_apart(compute: Callable[[], list[tf.Tensor]]) -> list[tf.Tensor]:
+  """What a function returns, in the present graph, with no more operations than that needs.
+
+  So what the function assigns elsewhere stays as it was. Raises `NeedsPlaceholder` if a result
+  depends on a placeholder of the function's.
+  """
+  apart, here = tf.__internal__.FuncGraph("apart"), tf.compat.v1.get_default_graph()
+  with apart.as_default():
+    results = compute()
+  captured = [inside for _, inside in apart.captures]
+  placeholders = {operation for operation in apart.get_operations()
+                  if operation.type == "Placeholder"} - {x.op for x in captured}
+  copies = lift_to_graph.lift_to_graph(results, here, disallowed_placeholders=placeholders,
+                                       add_sources=True, handle_captures=True)
+  return [copies[x] for x in results]
 
 
 # ---- Collective operations ----------------------------------------------------------------------

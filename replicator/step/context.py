@@ -30,6 +30,11 @@ class Microbatch:
   replayed: int = 0  # How many of `first_values` this part has used.
   # How often the first part moved each average; see `replicated.average_change`.
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
+  # The sum of the mask of each `mean`, [], over all parts and replicas; None while they are counted
+  # in the whole batch, each replica's in `own_weights`.
+  weights: Callable[[], list[tf.Tensor]] | None = None
+  own_weights: list[tf.Tensor] = dataclasses.field(default_factory=list)
+  means: int = 0  # How many `mean`s this part has taken.
 
 
 @dataclasses.dataclass
@@ -67,6 +72,7 @@ class StepContext:
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.hooks = hooks
     self.is_recomputing = False  # Whether `recompute_grad` computes something once more.
+    self.is_apart = False  # Whether it is traced apart, where replicas cannot meet.
 
 
 @dataclasses.dataclass

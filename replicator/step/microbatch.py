@@ -1,10 +1,14 @@
 """Two ways to divide a replica's batch: to accumulate gradients, or to make several updates."""
 
+import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import NeedsPlaceholder, computed_apart
 from replicator.step import context
+from replicator.step.collectives import collectives
 from replicator.step.nest import Nest, map_tensors
 
 import gin
@@ -100,8 +104,18 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
       lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
   draws, outside, collectives_before = step.draws.copy(), step.graph, len(step.collectives)
 
+  @functools.cache
+  def weights() -> list[tf.Tensor]:  # Asked for by the first micro-batch.
+    nonlocal collectives_before
+    own, before = _weights_of_means(fn, batch, step, draws), len(step.collectives)
+    total = collectives.all_sum(own)
+    collectives_before += len(step.collectives) - before
+    return total
+
+  part.weights = weights
+
   def outputs_of(index: int | tf.Tensor) -> Nest:
-    part.index, part.replayed = index, 0
+    part.index, part.replayed, part.means = index, 0, 0
     part.is_first = isinstance(index, int) and index == 0
     step.draws = draws.copy()  # Every micro-batch makes the same draws, other rows.
     own = _of_examples(lambda x: tf.gather(x, index, axis=1), rows)
@@ -129,6 +143,29 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
       step.graph = outside
   means = iter([total / part.count for total in sums])
   return map_tensors(lambda x: tf.cast(next(means), x.dtype), first)
+
+
+def _weights_of_means(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
+                      draws: Counter[str]) -> list[tf.Tensor]:
+  """The sum of the mask of each `mean` in `fn`, [], over the whole batch of this replica."""
+  def trace() -> list[tf.Tensor]:
+    whole = context.Microbatch(count=1)
+    vars(step).update(microbatch=whole, graph=tf.compat.v1.get_default_graph(), hooks=(),
+                      draws=draws.copy(), collectives=[], is_apart=True)
+    fn(batch)
+    return whole.own_weights
+
+  before = vars(step).copy()
+  try:
+    if tf.executing_eagerly():
+      return tf.function(lambda: computed_apart(trace), autograph=False).get_concrete_function()()
+    return computed_apart(trace)
+  except NeedsPlaceholder as error:
+    raise UsageError("mean: in micro-batches, the mask must not depend on a collective, such as "
+                     "that of GlobalBatchNorm; compute it before, and pass it to microbatch"
+                     ) from error
+  finally:
+    vars(step).update(before)
 
 
 def _of_examples(function: Callable[[tf.Tensor], tf.Tensor], batch: Nest) -> Nest:

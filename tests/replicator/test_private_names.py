@@ -31,7 +31,7 @@ MODULES = {
         "keras:Optimizer._get_current_learning_rate", "keras:Optimizer._get_variable_index",
         "keras:Optimizer._var_key"]),
     "tensorflow": ("replicator/internals/tensorflow_internals.py", [
-        "tensorflow:Operation._set_attr",
+        "tensorflow:Operation._set_attr", "tensorflow:__internal__",
         "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         f"{LAUNCHER}._get_ordering_token", f"{LAUNCHER}._next_instance_key",
@@ -41,6 +41,8 @@ MODULES = {
         "tensorflow.python.eager.context:Context.report_error_to_cluster",
         "tensorflow.python.eager.context:Context.set_config_key_value",
         "tensorflow.python.eager.context:Context.wait_at_barrier",
+        "tensorflow.python.eager.lift_to_graph:UnliftableError",
+        "tensorflow.python.eager.lift_to_graph:lift_to_graph",
         "tensorflow.python.eager.record:VariableWatcher",
         "tensorflow.python.eager.record:record_operation",
         "tensorflow.python.eager.record:should_record_backprop",

@@ -41,9 +41,12 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) 
   transfer = Transfer(move, None if size is None else size * x.dtype.size)
   for hook in context.current().hooks:
     hook.transferred(transfer)
-  if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+  if context.current().is_apart:
+    result = tf.compat.v1.placeholder(x.dtype)  # What depends on it cannot be computed apart.
+  elif isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
     return _on_tpu(move, x)
-  result = tf.distribute.get_replica_context().merge_call(functools.partial(_merged, move), (x,))
+  else:
+    result = tf.distribute.get_replica_context().merge_call(functools.partial(_merged, move), (x,))
   result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
   if not x.dtype.is_floating:
     return result

@@ -1,0 +1,81 @@
+"""The mean over what is valid in the global batch, such as the tokens that are no padding."""
+
+from typing import Any
+
+from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import is_recorded
+from replicator.step import context
+from replicator.step.collectives import collectives
+
+import keras
+import tensorflow as tf
+
+
+def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
+  """The mean of `values` where `mask` is true, over all replicas and micro-batches.
+
+      loss = replicator.mean(errors, mask)  # [b, t], [b, t]
+
+  Replicas that divide by their own number of valid values have other weights for the same value
+  than one replica: the mean of their means is not the mean. Here every replica gets
+
+      sum(mask * values) / sum(mask)
+
+  with sums over the global batch, and gradients by both that are right under the convention of the
+  collectives. It takes one collective, and one for the gradient. If there is nothing valid the mean
+  is 0, without a gradient. A value where the mask is zero may be NaN.
+
+  In a micro-batch, every replica gets its share of the mean, so that the mean of the shares over
+  the replicas and micro-batches, which `microbatch` and the optimizer take, is the same number. The
+  sum of the mask over all micro-batches is computed first, from the whole batch. There the mask
+  may depend on the batch and on random streams, and not on what is trained or on collectives.
+
+  Args:
+    values: `[...]`, any shape; what is not floating, such as bools, is cast to the dtype of the
+      run. The replicas may have different numbers of values, as after `tf.boolean_mask`.
+    mask: bools, or weights that are not negative, of the shape of the values, with axes of 1, or
+      with the first axes alone: `[b]` or `[b, t]` for values `[b, t, d]`. None for all values.
+
+  Returns:
+    The mean, `[]`, in the dtype of the values.
+
+  Raises:
+    UsageError: the mask does not fit, or in a micro-batch it has a gradient or needs a collective.
+  """
+  values = tf.convert_to_tensor(values)
+  dtype = values.dtype if values.dtype.is_floating else tf.as_dtype(keras.config.floatx())
+  values = tf.cast(values, tf.float32 if dtype.size < 4 else dtype)
+  weights = _weights(values, mask)
+  weighted = tf.math.multiply_no_nan(values, weights)
+  total = tf.reduce_sum(weighted)
+  weight = tf.reduce_sum(tf.broadcast_to(weights, tf.shape(weighted)))
+  part = context.current().microbatch
+  if part is None:
+    result = tf.math.divide_no_nan(*collectives.all_sum((total, weight)))
+  elif part.weights is None:  # The whole batch is looked at before its micro-batches.
+    part.own_weights.append(weight)
+    result = tf.math.divide_no_nan(total, weight)
+  else:
+    if is_recorded(weights):
+      raise UsageError("mean: in micro-batches, the mask must not depend on what is trained; pass "
+                       "tf.stop_gradient(mask)")
+    shares = part.count * context.num_replicas()
+    result = tf.math.divide_no_nan(shares * total, part.weights()[part.means])
+    part.means += 1
+  return tf.cast(result, dtype)
+
+
+def _weights(values: tf.Tensor, mask: Any) -> tf.Tensor:
+  """The mask in the dtype of the values, and with axes of 1 behind its own."""
+  if mask is None:
+    return tf.ones([1] * values.shape.rank, values.dtype)
+  weights = tf.cast(mask, values.dtype)
+  shape = weights.shape
+  for _ in range(values.shape.rank - shape.rank):
+    weights = weights[..., tf.newaxis]
+  try:
+    tf.broadcast_static_shape(values.shape, weights.shape)
+  except ValueError as error:
+    raise UsageError(f"mean: a mask of shape {shape} does not fit values of shape {values.shape}; "
+                     "write an axis of 1 where it has one weight for all") from error
+  return weights
