@@ -156,13 +156,13 @@ def _held_by(value: Any) -> dict:
   if isinstance(value, collections.deque):
     return dict(enumerate(value))
   children = variables.children_of(value)
+  if isinstance(value, keras.layers.Layer):  # Without what Keras keeps.
+    return {name: child for name, child in (children or {}).items() if not name.startswith("_")}
   if children is not None:
     return dict(children)
   if type(value).__module__.partition(".")[0] in ("tensorflow", "keras", "numpy"):
     return {}
-  hidden = "_" if isinstance(value, keras.layers.Layer) else "_self_"  # What Keras keeps there.
-  return {name: child for name, child in getattr(value, "__dict__", {}).items()
-          if not name.startswith(hidden)}
+  return dict(getattr(value, "__dict__", {}))
 
 
 def _digest_of(value: Any) -> str:

@@ -12,6 +12,9 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import lift_to_graph, record
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
+from tensorflow.python.trackable import autotrackable
+
+AutoTrackable = autotrackable.AutoTrackable  # What has attributes that TensorFlow would save.
 
 
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float

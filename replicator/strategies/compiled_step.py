@@ -16,7 +16,7 @@ from replicator.step.nest import Nest
 from replicator.step.optimizers import unwrapped
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
-from replicator.step.variables import held_by
+from replicator.step.variables import function_of, held_by
 from replicator.strategies import agreement, one_replica
 from replicator.strategies.tracing import graphs, python_state, scalars, untrained
 from replicator.strategies.tracing.trainable import Trainable
@@ -119,6 +119,10 @@ class CompiledStep:
     """` at file:line`, where the steps assign a variable, if it is known; valid like `graph`."""
     return next(graphs.assignments(self.graph, variable), "")
 
+  def used_at(self, variable: tf.Variable) -> str:
+    """` at file:line`, where the steps use a variable, if it is known; valid like `graph`."""
+    return graphs.first_use(self.graph, variable)
+
   def warnings(self) -> list[str]:
     """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
@@ -219,7 +223,7 @@ class CompiledStep:
           batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
         batch = collectives.all_concat(batch) if self._as_one else batch
         replica.as_one, replica.in_one_piece = self._as_one, self._in_one_piece
-        outputs = self._step(*batch)
+        outputs = function_of(self._step)(*batch)
         replica.has_ended = True
         if replicator.num_replicas > 1:
           graphs.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())

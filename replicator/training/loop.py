@@ -119,7 +119,7 @@ class Loop:
     names = self._compiled.trace(batch)
     self._say_warnings()
     if not self._run.is_check:
-      self._saver.check_complete(self._compiled.variables())
+      self._saver.check_complete(self._compiled)
     self._journal.check_best(names, self._calls.may_log)
     self._guard.check_limits(names)
 
@@ -191,7 +191,7 @@ class Loop:
     self._run.doing("")
     if not (self._run.is_check or tf.config.functions_run_eagerly()):
       if not self._can_trace:  # Else it was checked before the call.
-        self._saver.check_complete(self._compiled.variables())
+        self._saver.check_complete(self._compiled)
       self._saver.check_copies(self._compiled.assigned_at)
     self._journal.write_config()
 

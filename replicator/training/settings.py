@@ -4,15 +4,16 @@ import inspect
 from collections.abc import Callable
 
 from replicator.errors import UsageError
+from replicator.step.variables import function_of
 
 
 def check_step(step: Callable, has_inputs: bool) -> None:
   """Checks what `make_step` has returned."""
   if isinstance(step, type) or not callable(step):
     name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
-    raise UsageError("train: make_step returned " + name + "; it must return the step, a function "
-                     "or a tf.Module that is called with a batch")
-  if error := _misfit(step, int(has_inputs)):
+    raise UsageError("train: make_step returned " + name + "; it must return the step, a function, "
+                     "a tf.Module or a keras.Model that is called with a batch")
+  if error := _misfit(function_of(step), int(has_inputs)):
     raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
                      "batch), or give train no inputs" if has_inputs else
                      "the step takes an argument, and train has no inputs to call it with; give "

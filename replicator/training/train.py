@@ -86,7 +86,8 @@ def train(make_step: Callable[[], Callable],
       returns a dict of scalars, which are averaged over replicas and between log points; of a
       counter, a `tf.Variable` or a scalar of an unsigned type such as `tf.uint64`, the last value
       is logged.
-      Everything that must survive a restart is an attribute of the step: make it a `tf.Module`.
+      Everything that must survive a restart is an attribute of the step: make it a `tf.Module`, or
+      a `keras.Model`, of which the step is its own `train_step`, or else its `call`.
     inputs: a `tf.data.Dataset` of global batches, an example source or an input function, see
       `training.inputs.inputs`; None for a step that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps. The chief

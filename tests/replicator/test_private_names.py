@@ -49,6 +49,7 @@ MODULES = {
         "tensorflow.python.eager.record:stop_recording",
         "tensorflow.python.framework.ops:get_gradient_function",
         "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
+        "tensorflow.python.trackable.autotrackable:AutoTrackable",
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
               "_cross_device_ops", "_device", "_group_key", "_group_size", "_options", "_value",

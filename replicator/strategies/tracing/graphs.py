@@ -14,7 +14,11 @@ import tensorflow as tf
 
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply",
            "ResourceSparseApply", "RngReadAndSkip", "RngSkip", "StatefulUniform")
-_OTHER_STATE = ("LookupTableInsert", "LookupTableRemove", "Queue", "PyFunc", "EagerPyFunc")
+# State that is not in variables, by the operations that change it.
+_KEEP = "keep what it holds in a replicated.variable that is an attribute of the step"
+_HIDDEN = {"LookupTable(Insert|Remove|Import)": ("a lookup table", _KEEP),
+           "Queue(Enqueue|Dequeue)": ("a queue", _KEEP),
+           "IteratorGetNext": ("the iterator of a data set", "give train the data set as inputs")}
 _FEWEST_CHANNELS = 16  # With these and more the gradient of a convolution is right.
 
 
@@ -89,10 +93,17 @@ def assignments(graph: Any, variable: Any) -> Iterator[str]:
   return (place(operation.traceback) for _, operation in writes(graph, [variable]))
 
 
+def first_use(graph: Any, variable: Any) -> str:
+  """The `place` of the first use of a variable in a graph; nothing if that cannot be had."""
+  places = (place(operation.traceback) for _, operation in _uses(graph, [variable]))
+  return next(filter(None, places), "")
+
+
 def writes(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
   """Each write of some variables, TensorFlow's or Keras', in a graph: the variable, and its write.
   """
-  return _writes(graph, {inside.name: v for inside, v in _captured(graph, variables)})
+  return ((variable, operation) for variable, operation in _uses(graph, variables)
+          if operation.type.startswith(_WRITES))
 
 
 def read(graph: Any, variables: Sequence) -> set[int]:
@@ -108,23 +119,31 @@ def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]
           if id(outside) in of_handle)
 
 
-def other_state(graph: Any) -> str:
-  """An operation of a graph that changes what is in no variable, such as a queue; or nothing."""
-  return next((f"{operation.type}{place(operation.traceback)}" for operation in operations(graph)
-               if operation.type.startswith(_OTHER_STATE)), "")
+def _uses(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
+  """Each operation in a graph on the handle of one of some variables, with the variable."""
+  return _uses_of(graph, {inside.name: v for inside, v in _captured(graph, variables)})
 
 
-def _writes(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operation]]:
-  """The writes to the resources that have these names in the graph, with what each name stands for.
-  """
+def _uses_of(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operation]]:
+  """The operations on resources that have these names, with what each name stands for."""
   for operation in graph.get_operations() if names else ():
-    if operation.type.startswith(_WRITES) and operation.inputs[0].name in names:
+    functions = graphs_called_by(graph, operation)
+    if not functions and operation.inputs and operation.inputs[0].name in names:
       yield names[operation.inputs[0].name], operation
-    for called in graphs_called_by(graph, operation):
+    for called in functions:
       # A branch is called with all inputs but the first, which chooses it.
       passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
-      yield from _writes(called, {inside.name: names[outside.name] for outside, inside in zip(
+      yield from _uses_of(called, {inside.name: names[outside.name] for outside, inside in zip(
           passed, called.inputs, strict=True) if outside.name in names})
+
+
+def refuse_hidden_state(graph: Any) -> None:
+  """Raises a UsageError if a graph changes a state that is not in variables."""
+  for operation in operations(graph):
+    for pattern, (what, remedy) in _HIDDEN.items():
+      if re.match(pattern, operation.type):
+        raise UsageError(f"the step changes {what}{place(operation.traceback)}, which is in no "
+                         f"checkpoint: a restart would lose it; {remedy}")
 
 
 def warnings(graph: Any, jit_compile: bool) -> list[str]:

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from replicator import atomic
 from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
+from replicator.strategies.compiled_step import CompiledStep
 from replicator.strategies.replicator import Replicator
+from replicator.strategies.tracing import graphs
 from replicator.strategies.tracing.trainable import Trainable
 from replicator.training.checkpoints.names import moved, names_of
 from replicator.training.checkpoints.retention import Checkpoints
@@ -272,20 +274,21 @@ class Saver:
       raise UsageError(f"{problem}; {remedy}")
     print(f"warning: --allow_partial_restore: {problem}", file=sys.stderr, flush=True)
 
-  def check_complete(self, used: list) -> None:
-    """Raises a UsageError if a restart would lose some of the variables that a step uses."""
-    lost = [v.name for v in used if not self._variables.covers(v)]
-    if lost:
-      late = variables_of(self._step).keys() - self._own.keys()
-      if late:
-        raise UsageError(
-            f"the step makes variables in its first call, such as '{min(late)}' ({lost[0]}): a "
-            "restart would lose them; make them in its constructor: begin a network with "
-            "keras.Input(shape) or build it there, and give an optimizer to wrap_optimizer")
+  def check_complete(self, compiled: CompiledStep) -> None:
+    """Raises a UsageError if a restart would lose something that a step uses."""
+    graphs.refuse_hidden_state(compiled.graph)
+    lost = [v for v in compiled.variables() if not self._variables.covers(v)]
+    if not lost:
+      return
+    name = lost[0].name.removesuffix(":0")
+    if late := variables_of(self._step).keys() - self._own.keys():
       raise UsageError(
-          f"the step uses {len(lost)} variables that are not reached through its attributes, such "
-          f"as '{lost[0]}': a restart would lose them; make the step a tf.Module and assign its "
-          "networks and optimizers to attributes")
+          f"the step makes variables in its first call, such as '{min(late)}' ({name}): a restart "
+          "would lose them; make them in its constructor: begin a network with keras.Input(shape) "
+          "or build it there, and give an optimizer to wrap_optimizer")
+    raise UsageError(
+        f"the step uses the variable '{name}'{compiled.used_at(lost[0])}, and no attribute "
+        "of the step leads there: a restart would lose it; assign what holds it to an attribute")
 
   def check_copies(self, assigned_at: Callable[[Any], str]) -> None:
     """Raises a UsageError if the replicas' copies of a variable have parted, as `save` does.

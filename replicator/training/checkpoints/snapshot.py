@@ -20,6 +20,11 @@ import tensorflow as tf
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+_REMEDIES = {
+    tf.data.Iterator: "give its data set to train, as the inputs",
+    (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable):
+    "keep what it holds in a replicated.variable, or if it never changes, in a "
+    "tf.lookup.StaticHashTable"}
 
 
 @dataclasses.dataclass
@@ -134,8 +139,10 @@ def _plain(path: str, variable: Any) -> Any:
   if isinstance(variable, tf.random.Generator):
     return variable.state
   if not isinstance(variable, tf.Variable):
+    remedy = next((words for kind, words in _REMEDIES.items() if isinstance(variable, kind)),
+                  "keep what it holds in a replicated.variable")
     raise UsageError(f"the step holds '{path}', a {type(variable).__name__}, which cannot be "
-                     "saved; keep its state in a tf.Variable")
+                     f"saved; {remedy}")
   return variable
 
 

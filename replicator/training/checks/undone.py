@@ -27,10 +27,10 @@ def written_by(compiled: CompiledStep) -> list[tf.Variable]:
 def undone(compiled: CompiledStep) -> Iterator[None]:
   """After the body, the variables that a traced step writes are as they were before it.
 
-  Raises a UsageError if the step changes something else, such as a queue.
+  Raises a UsageError if the step calls Python functions, whose effects cannot be undone.
   """
-  if state := graphs.other_state(compiled.graph):
-    raise UsageError(f"the step changes what is in no variable: {state}")
+  if calls := graphs.python_calls(compiled.graph):
+    raise UsageError(f"the step calls {calls[0]}, whose effects cannot be undone")
   variables = written_by(compiled)
   values = [variable.read_value().numpy() for variable in variables]
   try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import replicator
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.variables import variables_of
+from replicator.training.checkpoints.names import networks_of
 from tests.programs.two_networks import TwoNetworks, network
 
 import keras
@@ -103,6 +104,40 @@ def test_a_shared_variable_comes_once_and_a_module_that_refers_back_ends():
   parent = Holder()
   parent.child = Holder(parent=parent, v=v)
   assert found(parent) == ids([v])
+
+
+def test_what_layers_and_objects_lead_to_comes_last():
+  class Layer(keras.layers.Layer):
+    def __init__(self, **held):
+      super().__init__()
+      self.__dict__.update(held)
+
+  v, w, kernel = tf.Variable(1.0), tf.Variable(2.0), keras.Variable(3.0)
+  layer = Layer(hidden=[v], _own=w, kernel=kernel)
+  assert variables_of(Holder(a=layer, b=[v], c={"kernel": kernel})) == {
+      "b/0": v, "a/_own": w, "c/kernel": kernel.value}
+
+
+class Pair(keras.Model):
+  """Networks with an optimizer, as a step or a part of one."""
+
+  def __init__(self):
+    super().__init__()
+    self.one, self.other = network(1), network(1)
+    self.optimizer_of_one = optimizer_of(self.one)
+    self.scale = self.add_weight(shape=())
+
+
+def test_a_keras_model_that_trains_is_no_network():
+  pair = Pair()
+  assert list(networks_of(pair)) == ["one", "other"]
+  assert list(networks_of(Holder(pair=pair))) == ["pair/one", "pair/other"]
+  expected = ids([*pair.one.variables, *pair.other.variables, pair.scale,
+                  *pair.optimizer_of_one.keras_optimizer.variables,
+                  pair.optimizer_of_one.nonfinite_updates])
+  assert found(pair) == found(Holder(pair=pair)) == expected
+  weights = {path for path in variables_of(pair) if path.startswith("one/")}
+  assert weights == {f"one/{i:03d}" for i in range(len(network(1).variables))}
 
 
 # ---- Who owns a variable ------------------------------------------------------------------------
