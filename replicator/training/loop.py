@@ -30,6 +30,7 @@ from replicator.training.checks.divided_step import compare_with_one_device
 from replicator.training.checks.undone import next_step
 from replicator.training.divergence.diagnostics import LearningRates, Signals
 from replicator.training.divergence.rollback import Diverged
+from replicator.training.evaluation import Evaluation
 from replicator.training.inputs.pipeline import stream
 from replicator.training.journal import Journal
 from replicator.training.position import Position
@@ -210,13 +211,14 @@ class Loop:
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)
-    if self._evaluate and schedule.evaluates_at(run.step):
-      with (step_context.entered(tf.constant(run.step, tf.int64)), sharded(self._shards),
-            journal.events(run.step)):
-        found = self._evaluate(run.module)
-      journal.evaluated(found)
-      self._calls.evaluated(found)
-    self._calls.after_steps()
+    found = None
+    if run.evaluate and schedule.evaluates_at(run.step):
+      with self._saver.changed_alike(f"evaluate at step {run.step}"):
+        found = self._evaluated()
+    with self._calls.changed_alike():
+      if found:
+        self._calls.evaluated(found)
+      self._calls.after_steps()
     run.writer.flush()
     if run.why_stopped:
       run.say(f"stopped early at step {run.step}: {run.why_stopped}")
@@ -227,6 +229,17 @@ class Loop:
         run.say(f"warning: step {run.step}: not saved, since its numbers are not finite")
     self._saver.check_written()
     self._calls.saved()
+
+  def _evaluated(self) -> Evaluation | None:
+    """What the evaluation finds, which is logged; None on a worker that does not evaluate."""
+    run = self._run
+    if self._evaluate is None:
+      return None
+    with (step_context.entered(tf.constant(run.step, tf.int64)), sharded(self._shards),
+          self._journal.events(run.step)):
+      found = self._evaluate(run.module)
+    self._journal.evaluated(found)
+    return found
 
   def _save(self) -> None:
     self._journal.saving()

@@ -54,6 +54,17 @@ class OwnSteps(Callback):
     self.at = [run.step + 1]
 
 
+@gin.configurable
+class Halving(Callback):
+  """Halves a weight at every log point."""
+
+  def __init__(self, on_all_workers: bool = False):
+    self.on_all_workers = on_all_workers
+
+  def after_steps(self, run) -> None:
+    run.module.weights.assign(run.module.weights / 2.0)
+
+
 if __name__ == "__main__":
   app.run(lambda workdir: train(
       Fragile, numbers, lambda step: Evaluation({"constant": 1.0}), workdir=workdir))

@@ -68,6 +68,20 @@ class Calls:
     if may_stop and run.replicator.by_worker(float(bool(run.why_stopped))).any():
       run.stop("another worker stops it")
 
+  def changed_alike(self) -> contextlib.AbstractContextManager[None]:
+    """Raises a UsageError if callbacks of the user change the step on one worker alone.
+
+    The body calls what is due at this step.
+    """
+    run = self._run
+    is_evaluated = run.evaluate is not None and run.schedule.evaluates_at(run.step)
+    names = [type(each).__name__ for each in self._all
+             if not type(each).__module__.startswith("replicator.")
+             and (is_evaluated or run.schedule.calls_at(each, run.step))]
+    if not names:
+      return contextlib.nullcontext()
+    return run.saver.changed_alike(f"{' or '.join(names)} at step {run.step}")
+
   def saved(self) -> None:
     """Tells of a checkpoint that is on the disk since the last call, if there is one."""
     written = self._run.saver.written

@@ -84,8 +84,7 @@ class Saver:
   def add(self, modules: Mapping[str, tf.Module]) -> None:
     """Saves modules beside the step, by name; of a cluster the chief's values.
 
-    They get the values of the checkpoint that was restored before. Raises a UsageError as `restore`
-    does.
+    They get the values of the checkpoint that was restored before. Raises what `restore` does.
     """
     beside = {f"{_BESIDE}{name}/{path}": variable for name, module in modules.items()
               for path, variable in variables_of(module).items()}
@@ -291,10 +290,14 @@ class Saver:
         "of the step leads there: a restart would lose it; assign what holds it to an attribute")
 
   def check_copies(self, assigned_at: Callable[[Any], str]) -> None:
-    """Raises a UsageError if the replicas' copies of a variable have parted, as `save` does.
+    """Raises a UsageError as `save` does; all workers must call it after the same step.
 
-    All workers must call it after the same step. `assigned_at` returns ` at file:line` for a
+    `assigned_at` returns ` at file:line` for a
     variable that the step assigns there, for this error and those of `save`.
     """
     self._variables.assigned_at = assigned_at
     self._variables.check_copies()
+
+  def changed_alike(self, by: str) -> contextlib.AbstractContextManager[None]:
+    """See `Variables.changed_alike`; what is `trainable` must be alike, too."""
+    return self._variables.changed_alike(by, self._trainable.flags)

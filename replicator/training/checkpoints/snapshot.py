@@ -5,8 +5,9 @@ they are put back on another number of replicas, the variable's aggregation comb
 other variable has one value in the snapshot, and its copies must be equal.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any
 
 from replicator.errors import UsageError
@@ -17,6 +18,8 @@ from replicator.training.checkpoints.replica_checksums import parted
 import numpy as np
 import tensorflow as tf
 
+_ALIKE = ("give its class the attribute on_all_workers = True, and compute what it assigns from "
+          "what is the same on all workers")
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -80,23 +83,45 @@ class Variables:
     of_all = self._cluster.joined(local) if self._cluster and local else local
     return Snapshot({**values, **of_all}, self._by_replica)
 
-  def check_copies(self) -> None:
+  @contextlib.contextmanager
+  def changed_alike(self, by: str, further: Callable[[], Hashable]) -> Iterator[None]:
+    """Raises a UsageError if the body, Python code of the user, changes them on one worker alone.
+
+    All workers must enter it at the same step, also those that do not call this code. `by` names
+    it, and `further` returns what else it may change, with the same `hash` in every process.
+    """
+    if self._cluster is None:
+      yield
+      return
+    self.check_copies()
+    yield
+    self.check_copies(by)
+    if len({*self._cluster.by_worker(float(hash(further()) % 2 ** 24))}) > 1:
+      raise UsageError(f"{by} set what is trainable on one worker alone, so that the workers would "
+                       f"compile other steps; {_ALIKE}")
+
+  def check_copies(self, changed_by: str = "") -> None:
     """Raises a UsageError if the copies of a variable, which must be equal, have parted.
 
-    All workers must call it at the same step.
+    All workers must call it at the same step. If it is known which Python code has `changed_by`
+    then, the error names it.
     """
     equal = {path: v for path, v in self._variables.items()
              if path not in self._by_replica and path not in self._own}
     for path in parted(equal, self._cluster):
       variable = self._variables[path]
+      named = f"'{path}' ({variable.name.removesuffix(':0')})"
+      if changed_by:
+        raise UsageError(f"{changed_by} assigned the variable {named} on one worker alone, or "
+                         f"another value on each; {_ALIKE}")
       remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
                 "average it first with replicator.all_mean or join it with all_concat, or make the "
                 "variable with aggregation=tf.VariableAggregation.MEAN, or with synchronization="
                 "tf.VariableSynchronization.ON_READ if each replica keeps its own")
       raise UsageError(
-          f"the variable '{path}' ({variable.name.removesuffix(':0')}) has another value on each "
-          "replica, and a checkpoint keeps one: each replica assigns what it computed from its own "
-          f"examples{self.assigned_at(variable)}; {remedy}")
+          f"the variable {named} has another value on each replica, and a checkpoint keeps one: "
+          "each replica assigns what it computed from its own examples"
+          f"{self.assigned_at(variable)}; {remedy}")
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:
     """Descriptions of the differences from what was saved, by path."""

@@ -52,6 +52,19 @@ def test_what_a_callback_of_the_chief_stops_ends_on_all_workers_at_that_step(tmp
 
 @pytest.mark.slow
 @in_a_fork
+def test_a_callback_that_changes_weights_does_so_on_all_workers_or_is_named(tmp_path):
+  settings = ["train.steps = 4", "train.global_batch_size = 4", "train.callbacks = [@Halving()]"]
+  with running(tmp_path / "chief", settings, settings) as processes:
+    for process in processes:
+      assert "Halving at step 1 assigned the variable 'weights'" in ended(process, 2)[-1]
+  settings += ["Halving.on_all_workers = True"]
+  with running(tmp_path / "all", settings, settings) as processes:
+    for process in processes:
+      assert ended(process, 0) == []
+
+
+@pytest.mark.slow
+@in_a_fork
 def test_all_workers_must_call_callbacks_at_the_same_steps(tmp_path):
   profiled = ["train.steps = 4", "train.global_batch_size = 4", "train.callbacks = [@Profile()]",
               "Profile.first = 2", "Profile.last = 3"]

@@ -1,6 +1,8 @@
 """Variables with a value for each replica, saved and restored."""
 
-from replicator import Replicator
+import contextlib
+
+from replicator import Replicator, UsageError
 from replicator.step.replicated import copies_of
 from replicator.training.checkpoints import saver, snapshot
 from tests.programs.refusals import refusal
@@ -93,3 +95,34 @@ def test_each_worker_gets_the_values_of_its_own_replicas(worker, expected):
   values = np.array([[1, 1], [2, 2], [3, 3], [4, 4]], np.float64)
   snapshot.Variables({"own": step.own}, replicator).put(snapshot.Snapshot({"own": values}, ["own"]))
   assert [copy.numpy()[0] for copy in copies_of(step.own)] == expected
+
+
+class Remaining:
+  """Two processes, of which the second stays as this one was when it was asked first."""
+
+  num_pipelines, worker_id = 2, 0
+
+  def __init__(self):
+    self._first = {}
+
+  def joined(self, values):
+    return np.concatenate([values, self._first.setdefault("joined", values)])
+
+  def by_worker(self, value):
+    return np.array([value, self._first.setdefault("by_worker", value)])
+
+
+@pytest.mark.parametrize("changes, named", [
+    (lambda v, flags: v.assign([1.0, 3.0]), r"Halving at step 4 assigned the variable 'net/rate'"),
+    (lambda v, flags: flags.append(False), r"Halving at step 4 set what is trainable"),
+    (lambda v, flags: v.assign(v), None)])
+def test_code_that_changes_one_worker_alone_is_named(changes, named):
+  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+    rate = tf.Variable([1.0, 2.0])
+  flags, cluster = [True], Remaining()
+  cluster.by_worker(float(hash(tuple(flags)) % 2 ** 24))
+  variables = snapshot.Variables({"net/rate": rate}, cluster)
+  with (pytest.raises(UsageError, match=f"{named}.*; give its class .* on_all_workers = True")
+        if named else contextlib.nullcontext(),
+        variables.changed_alike("Halving at step 4", lambda: tuple(flags))):
+    changes(rate, flags)
