@@ -6,7 +6,8 @@ All replicas and workers must call the same collectives in the same order, or a 
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from replicator.configuration.differences import differences
 from replicator.console.versions import versions
@@ -79,12 +80,27 @@ def check_workers(worker: int, workers: int, calls: list[str]) -> None:
   Raises:
     UsageError: they differ, so that running the step would hang; each worker gets its line.
   """
-  if workers == 1:
-    return
-  of_workers = tensorflow_internals.exchange(
-      f"replicator/calls/{next(_meetings)}", calls, worker, workers)
+  of_workers = _of_all("calls", worker, workers, calls)
   for place, each in enumerate(itertools.zip_longest(*of_workers), 1):
     if len({*each}) > 1:
       call = f"calls {each[worker]}" if each[worker] else "has ended"
       raise UsageError(f"worker {worker} {call} as collective {place} of the step, and other "
                        f"workers do not; all {_REMEDY}")
+
+
+def differing(worker: int, workers: int, values: Mapping[str, str]) -> list[str]:
+  """The names of those values that are others on another worker; all workers must call it."""
+  of_workers = _of_all("values", worker, workers, values)
+  return [name for name in values if len({each.get(name) for each in of_workers}) > 1]
+
+
+def is_shared(worker: int, workers: int, value: str) -> bool:
+  """Whether two workers have the same value; all workers must call it."""
+  return len({*_of_all("shared", worker, workers, value)}) < workers
+
+
+def _of_all(what: str, worker: int, workers: int, value: Any) -> list[Any]:
+  if workers == 1:
+    return [value]
+  return tensorflow_internals.exchange(
+      f"replicator/{what}/{next(_meetings)}", value, worker, workers)

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from replicator.configuration import operative
 from replicator.errors import Preempted
 from replicator.step import context as step_context
+from replicator.strategies import agreement
 from replicator.strategies.compiled_step import CompiledStep, RunningCall
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from replicator.training.callbacks.calls import Calls
@@ -31,7 +32,8 @@ from replicator.training.checks.undone import next_step
 from replicator.training.divergence.diagnostics import LearningRates, Signals
 from replicator.training.divergence.rollback import Diverged
 from replicator.training.evaluation import Evaluation
-from replicator.training.inputs.pipeline import stream
+from replicator.training.inputs.inputs import divides_itself
+from replicator.training.inputs.pipeline import digest_of_batch, stream
 from replicator.training.journal import Journal
 from replicator.training.position import Position
 from replicator.training.preemption import StopSignal
@@ -80,6 +82,7 @@ class Loop:
     self._saver.add(self._schedule.modules)
     self._journal.introduce(self._goes_on)
     self._prepare()
+    self._compare_rows()
     if run.step == 0:
       if run.evaluate and self._schedule.eval_every and not run.before_call and self._can_trace:
         # It comes before the evaluation, which may take minutes.
@@ -113,6 +116,22 @@ class Loop:
     self._stream = stream(
         run.inputs, run.input_context, run.step + self._position.rollback.skipped, steps_per_call)
     self._batches = self._stream
+
+  def _compare_rows(self) -> None:
+    """Warns if an input function gives two workers the same rows, of two batches that differ."""
+    run, replicator = self._run, self._run.replicator
+    several = self._schedule.steps - run.step > self._schedule.steps_per_call
+    if replicator.num_pipelines == 1 or not divides_itself(run.inputs) or not several:
+      return
+    run.doing("preparing the first batch")
+    first = list(itertools.islice(self._batches, 2))
+    self._batches = itertools.chain(first, self._batches)
+    digests = [*map(digest_of_batch, first)]
+    if (agreement.is_shared(replicator.worker_id, replicator.num_pipelines, "".join(digests))
+        and digests[0] != digests[1]):
+      run.say(f"warning: {run.data()} gives several workers the same rows, so each of them counts "
+              "several times: return rows of its own for each context.input_pipeline_id, or write "
+              "a function without arguments that returns global batches")
 
   def _trace(self, batch: Any) -> None:
     """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""

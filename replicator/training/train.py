@@ -13,7 +13,7 @@ from replicator.step import context as step_context
 from replicator.strategies import agreement
 from replicator.strategies.cluster import tf_config
 from replicator.strategies.replicator import Replicator
-from replicator.training import preemption, settings
+from replicator.training import initial_state, preemption, settings
 from replicator.training.callbacks.callback import Callback
 from replicator.training.callbacks.calls import Calls
 from replicator.training.callbacks.defaults import callbacks_of_run
@@ -162,6 +162,7 @@ def train(make_step: Callable[[], Callable],
     calls = Calls(run)
     calls.begin_installed()
     run.guard.check_supported(replicator.name)
+    facts.update(initial_state.noted(run))
     facts.update({"start_from": origin} if origin else {})
     with owned(folder) if run.is_chief else contextlib.nullcontext():
       run.saver = Saver(folder / "checkpoints", step, replicator, run.retention)

@@ -128,6 +128,12 @@ def whole_batches(inputs: Any) -> tf.data.Dataset | None:
   return made_by(inputs) if is_function and _takes(inputs) else None
 
 
+def divides_itself(inputs: Any) -> bool:
+  """Whether inputs are a function of a context, which returns this pipeline's rows."""
+  return (callable(inputs) and not isinstance(inputs, ExampleSource | tf.data.Dataset)
+          and not _takes(inputs))
+
+
 def made_by(function: Callable[..., tf.data.Dataset], *arguments: InputContext) -> tf.data.Dataset:
   """The data set that an input function returns; raises a UsageError if it is none."""
   dataset = function(*arguments)

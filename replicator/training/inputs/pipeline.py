@@ -1,5 +1,6 @@
 """The input pipeline of a process: its part of the global batches, in the order of the steps."""
 
+import hashlib
 from collections.abc import Generator
 
 from replicator.errors import UsageError
@@ -14,6 +15,7 @@ from replicator.training.inputs.inputs import (
   whole_batches,
 )
 
+import numpy as np
 import tensorflow as tf
 
 # Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
@@ -79,6 +81,13 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
       ", though it repeats: another pass has no examples, as that over a generator which is used "
       "up; make a new generator for each pass" if repeats else
       ": it has fewer batches than train.steps; .repeat() it"))
+
+
+def digest_of_batch(batch: Nest) -> str:
+  """A digest of all tensors of a batch."""
+  arrays = [np.asarray(x) for x in tf.nest.flatten(batch, expand_composites=True)]
+  return hashlib.sha256(b"".join(
+      repr(x.tolist()).encode() if x.dtype == object else x.tobytes() for x in arrays)).hexdigest()
 
 
 def elements(dataset: tf.data.Dataset) -> Generator[Nest, None, None]:

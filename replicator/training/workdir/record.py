@@ -4,12 +4,19 @@ import datetime
 import json
 import math
 import pathlib
+import re
 
 from replicator import atomic
 from replicator.configuration import operative, statements
+from replicator.training import initial_state
 from replicator.training.workdir import provenance, reader
 
 import tensorflow as tf
+
+_CHANGED = re.compile("changed: ")
+# Facts that do not say what a step is made of.
+_WITHOUT_EFFECT = {"python_state", "command", "environment", "machine", "tf_config",
+                   "working_directory"}
 
 
 class Record:
@@ -42,7 +49,20 @@ class Record:
     # The name, the value and the place of each statement that set a value, the last one of each.
     self.note("settings", [[each.name, repr(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
-    return lines + (self._code_changes() if self._resumed else [])
+    if not self._resumed:
+      return lines
+    lines += self._code_changes()
+    return lines + ([] if any(map(_CHANGED.match, lines)) else self._state_changes())
+
+  def _state_changes(self) -> list[str]:
+    """A line if the step's constructor made other Python values, though nothing has changed."""
+    before = self.facts["resumed"][-1]["before"]
+    now, then = self.facts.get("python_state", {}), before.get("python_state", {})
+    names = [name for name, digest in now.items() if then.get(name, digest) != digest]
+    if not names or before.keys() - _WITHOUT_EFFECT:
+      return []
+    return [f"warning: the step's {initial_state.named(names)} is not what it was before the run "
+            f"was resumed, though no setting is another; {initial_state.REMEDY}"]
 
   def _code_changes(self) -> list[str]:
     """Lines on other code than that of the run so far, which may compute other numbers."""

@@ -15,7 +15,8 @@ from replicator.training.workdir.reader import Run, kind
 import numpy as np
 
 _MOST_PICTURES = 8
-_ELSEWHERE = ("command", "program", "program_file", "argv", "settings")  # Facts shown elsewhere.
+# Facts that are shown elsewhere, or mean nothing to a reader.
+_ELSEWHERE = ("command", "program", "program_file", "argv", "settings", "python_state")
 
 
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:

@@ -76,3 +76,18 @@ def test_every_worker_says_what_it_calls_first_that_the_others_do_not(said_by, o
           "calls in the same order")
   assert said_by(CALLS, CALLS, other) == [
       f"worker 0 {mine}{rest}", f"worker 1 {mine}{rest}", f"worker 2 {call}{rest}"]
+
+
+def test_values_that_another_worker_has_not_are_named(monkeypatch):
+  of_workers = [{"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4"}]
+  monkeypatch.setattr(tensorflow_internals, "exchange", lambda *_: of_workers)
+  assert agreement.differing(0, 2, of_workers[0]) == ["b", "c"]
+  assert agreement.differing(0, 1, of_workers[0]) == []
+
+
+@pytest.mark.parametrize("of_workers, shared", [
+    (["a", "b"], False), (["a", "a"], True), (["a", "b", "c", "b"], True)])
+def test_two_of_several_workers_may_share_a_value(of_workers, shared, monkeypatch):
+  monkeypatch.setattr(tensorflow_internals, "exchange", lambda *_: of_workers)
+  assert agreement.is_shared(0, len(of_workers), of_workers[0]) == shared
+  assert not agreement.is_shared(0, 1, "a")

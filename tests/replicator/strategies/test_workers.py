@@ -161,3 +161,13 @@ def test_all_warn_when_the_clock_of_one_is_wrong(tmp_path):
   for output in said:
     assert ("warning: the clocks of the workers are 100 seconds apart; set them, or times in logs "
             "are wrong") in output
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_processes_that_are_not_alike_are_warned(tmp_path):
+  settings = ["train.steps = 4", "train.global_batch_size = 4"]
+  with running(tmp_path, settings, settings, command=("tests.programs.unalike",)) as processes:
+    output, _ = processes[0].communicate(timeout=SECONDS)
+  assert "the workers made different values of the step's 'numbers'" in output
+  assert "rows gives several workers the same rows" in output

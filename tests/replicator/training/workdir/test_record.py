@@ -74,6 +74,16 @@ def test_a_resumed_run_says_that_its_code_is_another(tmp_path, monkeypatch):
   assert lines("decade", "3.15", 25) == ["changed: git_commit = decade, was c0ffee"]
 
 
+def test_a_resumed_run_warns_of_python_values_that_no_change_explains(tmp_path):
+  def warned(first_step: int, seed: int, **digests: str) -> list[str]:
+    record = Record(tmp_path, {**FACTS, "seed": seed, "python_state": digests}, first_step)
+    return [line for line in record.config() if "the step's" in line]
+
+  assert warned(0, 0, words="a", width="b") == warned(5, 0, words="a", width="b", new="c") == []
+  assert len(warned(10, 0, words="d", width="b")) == 1
+  assert warned(15, 1, words="e", width="b") == []
+
+
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
   record = Record(tmp_path, FACTS)
   for method, is_new in (("by ear", True), ("by ear", False), ("by eye", True)):
