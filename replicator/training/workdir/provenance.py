@@ -1,7 +1,9 @@
 """The provenance of a run: its command, code, versions and machine."""
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import pathlib
 import platform
@@ -10,11 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from replicator.console.command import experiment, program
 from replicator.console.versions import versions
+from replicator.errors import ENGINE, is_of_user
 from replicator.training.workdir import reader
 
 DIFF = "changes.diff"  # The file of a workdir with the uncommitted changes of the code.
@@ -56,6 +59,7 @@ def of_this_process() -> dict[str, Any]:
       "git_commit": code.commit,
       "git_diff": code.note,
       "replicator_commit": engine if engine != code.commit else None,
+      "code": digests_of_code(),
       "versions": versions(),
       "machine": machine(),
   }
@@ -65,6 +69,33 @@ def code_of_program(file: str | None) -> Code:
   """The state of the program's repository, or of this library's if the program has none."""
   found = code_of(file) if file else Code()
   return found if found.commit else code_of(__file__)
+
+
+def digests_of_code() -> dict[str, str]:
+  """A digest of each file of the user's that is imported, by module, and one of this library.
+
+  It also finds changes that no repository has. The program's own package is the user's, too, where
+  it is installed from a wheel.
+  """
+  main = getattr(sys.modules["__main__"], "__spec__", None)
+  own = main.name.partition(".")[0] if main else ""
+  found = {"replicator": _digest(sorted(pathlib.Path(ENGINE).rglob("*.py")))}
+  for name, module in sorted(sys.modules.items()):
+    file = getattr(module, "__file__", None) or ""
+    if name == "__main__":  # Whose own name may be `experiments.NAME`.
+      name = main.name if main else os.path.basename(file)
+    is_own = name.partition(".")[0] == own != "replicator"
+    if file.endswith(".py") and (is_of_user(file) or is_own) and name != "__mp_main__":
+      found[name] = _digest([pathlib.Path(file)])
+  return found
+
+
+def _digest(files: Iterable[pathlib.Path]) -> str:
+  digest = hashlib.sha256()
+  for file in files:
+    with contextlib.suppress(OSError):
+      digest.update(file.read_bytes())
+  return digest.hexdigest()[:8]
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+from collections.abc import Mapping
 
 from replicator import atomic
 from replicator.configuration import operative, statements
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 _CHANGED = re.compile("changed: ")
 # Facts that do not say what a step is made of.
-_WITHOUT_EFFECT = {"python_state", "command", "environment", "machine", "tf_config",
+_WITHOUT_EFFECT = {"python_state", "code", "command", "environment", "machine", "tf_config",
                    "working_directory"}
 
 
@@ -57,8 +58,7 @@ class Record:
   def _state_changes(self) -> list[str]:
     """A line if the step's constructor made other Python values, though nothing has changed."""
     before = self.facts["resumed"][-1]["before"]
-    now, then = self.facts.get("python_state", {}), before.get("python_state", {})
-    names = [name for name, digest in now.items() if then.get(name, digest) != digest]
+    names = _others(before.get("python_state", {}), self.facts.get("python_state", {}))
     if not names or before.keys() - _WITHOUT_EFFECT:
       return []
     return [f"warning: the step's {initial_state.named(names)} is not what it was before the run "
@@ -71,8 +71,10 @@ class Record:
              if name in before}
     for name, version in before.get("versions", {}).items():
       pairs[f"version of {name}"] = (version, now["versions"].get(name))
-    return [f"changed: {name} = {new}, was {old}" for name, (old, new) in pairs.items()
-            if old != new]
+    lines = [f"changed: {name} = {new}, was {old}" for name, (old, new) in pairs.items()
+             if old != new]
+    files = _others(before.get("code", {}), now["code"])
+    return lines + ([f"changed: the code of {', '.join(files)}"] if files else [])
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
     """The facts as they are now; those that a resumed run changes stay under "resumed".
@@ -112,3 +114,8 @@ class Record:
 
   def _write_facts(self) -> None:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
+
+
+def _others(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+  """The names whose digest is another, of those that have one in both."""
+  return [name for name, digest in now.items() if before.get(name, digest) != digest]

@@ -16,7 +16,7 @@ import numpy as np
 
 _MOST_PICTURES = 8
 # Facts that are shown elsewhere, or mean nothing to a reader.
-_ELSEWHERE = ("command", "program", "program_file", "argv", "settings", "python_state")
+_ELSEWHERE = ("command", "program", "program_file", "argv", "settings", "code", "python_state")
 
 
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:

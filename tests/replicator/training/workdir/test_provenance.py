@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import types
 
 from replicator.console import versions
 from replicator.training.workdir import provenance
@@ -152,3 +153,24 @@ def test_outside_a_repository_or_without_git_there_is_no_commit(tmp_path, reposi
   assert provenance.code_of("/nowhere/step.py") == provenance.Code()
   monkeypatch.setenv("PATH", str(tmp_path))
   assert code_in(repository) == provenance.Code()
+
+
+def test_the_code_is_every_imported_file_of_the_user(tmp_path, monkeypatch):
+  for folder in ("mine", "site-packages/own", "site-packages/foreign"):
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "part.py").write_text("width = 3\n")
+
+  def imported(name: str, file: str) -> None:
+    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(
+        __file__=str(tmp_path / file), __spec__=types.SimpleNamespace(name="own.program")))
+
+  imported("part", "mine/part.py")
+  imported("own.part", "site-packages/own/part.py")
+  imported("foreign.part", "site-packages/foreign/part.py")
+  imported("__main__", "mine/part.py")
+  before = provenance.digests_of_code()
+  assert before["part"] == before["own.part"] == before["own.program"]
+  assert "replicator" in before and not {"foreign.part", "__main__", "numpy"} & before.keys()
+  (tmp_path / "mine" / "part.py").write_text("width = 4\n")
+  after = provenance.digests_of_code()
+  assert {name for name in after if after[name] != before[name]} == {"part", "own.program"}

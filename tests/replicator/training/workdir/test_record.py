@@ -74,6 +74,17 @@ def test_a_resumed_run_says_that_its_code_is_another(tmp_path, monkeypatch):
   assert lines("decade", "3.15", 25) == ["changed: git_commit = decade, was c0ffee"]
 
 
+def test_a_resumed_run_names_files_that_were_changed_without_git(tmp_path, monkeypatch):
+  def lines(first_step: int, **digests: str) -> list[str]:
+    monkeypatch.setattr(provenance, "digests_of_code", lambda: digests)
+    return [line for line in Record(tmp_path, FACTS, first_step).config()
+            if line.startswith("changed: ")]
+
+  assert lines(0, net="a", loss="b") == lines(5, net="a", loss="b", new="c") == []
+  assert lines(10, net="d", loss="b") == ["changed: the code of net"]
+  assert lines(15, net="d", loss="b") == []
+
+
 def test_a_resumed_run_warns_of_python_values_that_no_change_explains(tmp_path):
   def warned(first_step: int, seed: int, **digests: str) -> list[str]:
     record = Record(tmp_path, {**FACTS, "seed": seed, "python_state": digests}, first_step)
