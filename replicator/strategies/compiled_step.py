@@ -186,7 +186,7 @@ class CompiledStep:
       means, _ = self._means(traced, first + tf.cast(i, tf.int64), batch, i)
       return i + 1, history.write(i, means)
 
-    history = tf.TensorArray(scalars.dtype(), self._steps_per_call)
+    history = tf.TensorArray(scalars.DTYPE, self._steps_per_call)
     history = tf.while_loop(lambda i, _: i < self._steps_per_call, body, [0, history])[1]
     return tf.reshape(history.stack(), [-1])
 

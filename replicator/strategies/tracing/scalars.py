@@ -4,9 +4,9 @@ from typing import Any
 
 from replicator.errors import UsageError
 
-import keras
 import tensorflow as tf
 
+DTYPE = tf.float64  # In which scalars travel: float32 would round a counter above 2^24.
 _COLUMNS = ("step", "seconds", "data_wait", "staleness")  # Of the log, which the loop writes.
 
 
@@ -41,11 +41,6 @@ def is_counter(value: Any) -> bool:
   return isinstance(value, tf.Variable) or tf.convert_to_tensor(value).dtype.is_unsigned
 
 
-def dtype() -> str:
-  """The dtype in which scalars travel: that of the run."""
-  return keras.config.floatx()
-
-
 def stacked(values: dict[str, Any]) -> tf.Tensor:
   """The scalars as one vector, `[number of scalars]`."""
-  return tf.stack([tf.cast(value, dtype()) for value in values.values()])
+  return tf.stack([tf.cast(value, DTYPE) for value in values.values()])

@@ -73,7 +73,6 @@ def test_scalars_are_means_over_replicas(synchronous):
   assert np.isnan(history.pop("nan")).all()
   assert {name: list(values) for name, values in history.items()} == {
       "mean": [3.5], "id": [(n - 1) / 2], "sum": [n], "python": [2], "true": [1]}
-  assert {values.dtype for values in history.values()} == {np.dtype("float32")}
 
 
 def test_unsigned_integers_and_variables_are_counters(synchronous):
@@ -87,13 +86,18 @@ def test_unsigned_integers_and_variables_are_counters(synchronous):
   assert history["variable"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("precision, dtype", [
-    ("float64", "float64"), ("mixed_bfloat16", "float32")])
-def test_scalars_have_the_precision_of_the_run(set_precision, precision, dtype):
+@pytest.mark.parametrize("steps_per_call", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "float64", "mixed_bfloat16"])
+def test_scalars_are_exact_in_a_run_of_any_precision(set_precision, synchronous, precision,
+                                                     steps_per_call):
   set_precision(precision)
-  history, _ = call(lambda: {"third": tf.constant(1 / 3, tf.float64)})
-  assert history["third"].dtype == dtype
-  assert history["third"][0] == np.asarray(1 / 3, dtype)
+  with synchronous.scope():
+    frames = tf.Variable(2 ** 24 + 1, dtype=tf.int64)
+  step = lambda: {"third": tf.constant(1 / 3, tf.float64), "frames": frames,
+                  "drawn": tf.constant(2 ** 52 + 1, tf.uint64)}
+  history, _ = CompiledStep(synchronous, step, steps_per_call, logs=True)(0, None).fetch()
+  assert {name: {*values} for name, values in history.items()} == {
+      "third": {1 / 3}, "frames": {16_777_217}, "drawn": {4_503_599_627_370_497}}
 
 
 def test_outputs_that_are_no_dict_of_scalars():
