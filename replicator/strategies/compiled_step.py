@@ -18,6 +18,7 @@ from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.variables import function_of, held_by
 from replicator.strategies import agreement, one_replica
+from replicator.strategies.running_call import RunningCall
 from replicator.strategies.tracing import graphs, python_state, scalars, untrained
 from replicator.strategies.tracing.trainable import Trainable
 
@@ -79,7 +80,7 @@ class CompiledStep:
     self._newest = _Traced()
     self._warned: set[str] = set()
 
-  def __call__(self, step: int, inputs: Nest | None = None, stop: bool = False) -> "RunningCall":
+  def __call__(self, step: int, inputs: Nest | None = None, stop: bool = False) -> RunningCall:
     """Starts the steps number `step`, `step + 1`, ...; with `stop`, asks all workers to stop.
 
     `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
@@ -279,32 +280,3 @@ def _refusals_explained(strategy: str) -> Iterator[None]:
         "use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of Keras' own, "
         "and replicated.variable in place of tf.Variable"
         ).with_traceback(error.__traceback__) from None
-
-
-class RunningCall:
-  """The outcome of a call of a `CompiledStep`, which may still be being computed."""
-
-  def __init__(self, outputs: Any, step: int, stop: bool, names: dict[str, bool], steps: int,
-               hooks: Sequence[Hook]):
-    self.outputs = outputs  # As the compiled function returned them.
-    self._step, self._stop = step, stop
-    self._scalars, self._steps, self._hooks = names, steps, hooks
-
-  @property
-  def counters(self) -> list[str]:
-    """The names of the scalars that are variables or unsigned integers, after `fetch`."""
-    return [name for name, is_counter in self._scalars.items() if is_counter]
-
-  def fetch(self) -> tuple[dict[str, Any], bool]:
-    """Waits for the call, and returns its scalars and whether any worker asked to stop.
-
-    The scalars are `{name: [steps_per_call]}`, averaged over replicas.
-    """
-    means, more = self.outputs.fetch() if hasattr(self.outputs, "fetch") else self.outputs
-    values = means.numpy() if tf.is_tensor(means) else means
-    size = self._steps * len(self._scalars)
-    for number, tensors in more.items():
-      self._hooks[number].received(self._step, tensors)
-    columns = values[len(values) - size:].reshape([self._steps, -1]).T
-    is_agreed = bool(values[0] > 0) if len(values) > size else self._stop
-    return dict(zip(self._scalars, columns, strict=True)), is_agreed

@@ -24,8 +24,9 @@ from replicator.configuration import operative
 from replicator.errors import Preempted
 from replicator.step import context as step_context
 from replicator.strategies import agreement
-from replicator.strategies.compiled_step import CompiledStep, RunningCall
+from replicator.strategies.compiled_step import CompiledStep
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
+from replicator.strategies.running_call import RunningCall
 from replicator.training.callbacks.calls import Calls
 from replicator.training.checks.divided_step import compare_with_one_device
 from replicator.training.checks.undone import next_step

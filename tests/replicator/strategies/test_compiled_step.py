@@ -3,7 +3,8 @@
 import re
 
 from replicator import Replicator, all_sum, random, replica_id, step_number, wrap_optimizer
-from replicator.strategies.compiled_step import CompiledStep, RunningCall
+from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.running_call import RunningCall
 from tests.programs.closeness import nests_close
 from tests.programs.counter import Counter
 from tests.programs.refusals import refusal
