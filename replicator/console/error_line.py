@@ -25,6 +25,9 @@ _REMEDIES = {
     r"len is not well defined for a symbolic Tensor": "write x.shape[0]",
     r"'\w*Tensor' object has no attribute 'numpy'":
         "a tensor of a compiled step has no value yet; compute with tf, or run with --eager",
+    r"numpy\(\) is only available when eager execution is enabled":
+        "a tensor of a compiled step has no value yet; compute with tf, and in place of "
+        "set_weights(other.get_weights()) write set_weights(other.weights)",
     r"Cannot convert a symbolic tf.Tensor \(\S+\) to a numpy array":
         "a tensor of a compiled step has no value yet; compute with tf instead of NumPy",
     r"\w+\(\) argument must be .*, not 'SymbolicTensor'":

@@ -105,6 +105,8 @@ CODE = [  # What stands in the program in place of what, and the line.
      "mine.py:36: AttributeError: ... 'apply_gradients'; write apply(gradients, ..."),
     ("    self.blocks = [Block(), Block()]\n", "    self.blocks = [0, keras.layers.Dense(3)]\n",
      "the step makes variables in its first call, such as 'blocks/1/000' (...): ..."),
+    (RETURN, f"    self.network.set_weights(self.network.get_weights())\n{RETURN}",
+     "mine.py:33: NotImplementedError: ...; ... write set_weights(other.weights) ..."),
     ("self.optimizer.minimize(self.loss, batch)}", "self.network.predict(batch['x'])}",
      "mine.py:33: RuntimeError: ...; a step runs on every replica already; call the network ..."),
     # Data and numbers.

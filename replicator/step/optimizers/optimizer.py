@@ -21,6 +21,7 @@ from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.microbatch import has_examples, microbatch
 from replicator.step.optimizers.flat_variables import FlatVariable, flatten, layout
+from replicator.step.optimizers.gradients import clipped, matched
 from replicator.step.optimizers.loss_scale import LossScale
 from replicator.step.optimizers.moving_averages import MovingAverages
 from replicator.step.optimizers.schedules import all_digits, is_schedule, replaced, unrounded
@@ -176,7 +177,7 @@ class Optimizer(tf.Module):
       UsageError: the variables are not the owned ones, the number of gradients does not match, or
         every gradient is None; or the loss was not scaled under 'mixed_float16'.
     """
-    gradient_of = self._matched(list(gradients), variables)
+    gradient_of = matched(self.name, self.variables_updated, list(gradients), variables)
     if not gradient_of:
       return
     flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
@@ -187,12 +188,12 @@ class Optimizer(tf.Module):
     for hook in context.current().hooks:
       averaged = self._reported(hook, flats, averaged, gradient_of)
     with xla.alike():
-      clipped, norm = _clipped(averaged, self._clip_norm)
+      final, norm = clipped(averaged, self._clip_norm)
       finite = tf.math.is_finite(norm)
       if self.loss_scale is not None:
         finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
-      update: Callable = functools.partial(
-          self._update, flats, clipped, self.learning_rate, gradient_of)
+      update: Callable[..., None] = functools.partial(
+          self._update, flats, final, self.learning_rate, gradient_of)
       if context.current().xla_in_parts:
         update = xla.one_program(update)
       due = self._is_due(finite)
@@ -201,27 +202,6 @@ class Optimizer(tf.Module):
     # The norm of an update that is skipped may be infinite or NaN.
     context.measured(self, lambda: {"grad_norm": tf.where(
         finite, norm, 0.0) if self.skip_nonfinite else norm})
-
-  def _matched(self, gradients: list[tf.Tensor | None],
-               variables: Sequence[keras.Variable] | None) -> dict[int, tf.Tensor]:
-    """The gradients by the id of their variable, without None and those of frozen variables."""
-    owned = self.variables_updated
-    unfrozen = [v for v in owned if v.trainable]
-    ids = lambda variables: [id(v) for v in variables]
-    if variables is not None and ids(variables) not in (ids(owned), ids(unfrozen)):
-      raise UsageError(f"{self.name}.apply: given other variables than the {len(owned)} it was "
-                       "wrapped with; an optimizer owns its variables, in the order of "
-                       "wrap_optimizer(optimizer, variables)")
-    expected = unfrozen if len(gradients) == len(unfrozen) else owned
-    if len(gradients) != len(expected):
-      raise UsageError(f"{self.name}.apply: {len(gradients)} gradients for {len(expected)} "
-                       "variables; only frozen variables need no gradient")
-    pairs = [(g, v) for g, v in zip(gradients, expected, strict=True) if v.trainable]
-    if pairs and all(g is None for g, _ in pairs):
-      raise UsageError(f"{self.name}.apply: all {len(pairs)} gradients are None; the loss does not "
-                       f"depend on {pairs[0][1].path} or the others, or it (or its scale_loss) was "
-                       "computed outside the tape")
-    return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
 
   def _reported(self, hook: Hook, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
@@ -283,18 +263,3 @@ class Optimizer(tf.Module):
     the networks compute with their weights.
     """
     return self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext()
-
-
-def _clipped(gradients: list[tf.Tensor], clip_norm: float | None
-             ) -> tuple[list[tf.Tensor], tf.Tensor]:
-  """Clips averaged gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
-
-  |g| is the norm of all gradients together; a `clip_norm` of None clips nothing. Also returns |g|,
-  float32 or float64 [], which is not finite if a gradient is not.
-  """
-  widest = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
-  norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
-  if clip_norm is not None:
-    gradients = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
-                 for gradient in gradients]
-  return gradients, norm

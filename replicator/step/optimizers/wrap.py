@@ -158,4 +158,6 @@ def check_owners(step: Callable) -> None:
       owner = owners.setdefault(id(variable), path)
       if owner != path:
         raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
-                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls")
+                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls, "
+                         "which minimizes the sum of its losses, or applies the gradients of each "
+                         "with None for the variables of the others")

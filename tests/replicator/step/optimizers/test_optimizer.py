@@ -214,6 +214,17 @@ def test_an_optimizer_owns_its_variables():
     wrapped.apply([None] * 3, variables)
 
 
+def test_an_update_in_a_branch_of_the_step_is_refused_on_several_replicas(two):
+  with two.scope():
+    variable = keras.Variable(1.0)
+    wrapped = wrap_optimizer(K.SGD(0.1, name="sgd"), [variable])
+  update = lambda: wrapped.apply([tf.constant(1.0)])
+  loop = lambda: tf.while_loop(lambda i: i < 2, lambda i: update() or [i + 1], [0])
+  for call in (lambda: tf.cond(variable > 0, update, lambda: None), loop, tf.function(update)):
+    assert "sgd.apply: called inside a tf.cond, tf.while_loop or tf.function of the step" in (
+        refusal(two.run, lambda call=call: call() and tf.constant(0)))
+
+
 def test_an_optimizer_that_scales_losses_or_has_variables_is_refused():
   with pytest.raises(UsageError, match="loss scaling"):
     wrap_optimizer(K.LossScaleOptimizer(K.SGD(0.1)), small.make_variables())
