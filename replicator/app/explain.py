@@ -18,6 +18,7 @@ from replicator.configuration.gin_internals import (
   operative_config,
   registry,
 )
+from replicator.configuration.literals import literal
 from replicator.configuration.statements import MACRO, Binding
 from replicator.console.error_line import line_of
 from replicator.errors import UsageError, first_line
@@ -143,8 +144,8 @@ def _shown(value: Any) -> str:
   if callable(value) and not isinstance(value, gin.config.ConfigurableReference):
     return getattr(value, "__name__", repr(value))
   if isinstance(value, gin.config.ConfigurableReference) and value.configurable.selector == MACRO:
-    return f"{annotations.resolved(value)!r} ({value!r})"
-  return repr(value)
+    return f"{literal(annotations.resolved(value))} ({value!r})"
+  return literal(value)
 
 
 def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Binding]) -> str:

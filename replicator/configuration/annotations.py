@@ -11,6 +11,7 @@ from typing import Any
 
 from replicator.configuration.configurables import configurable_names, constructor, hints, result_of
 from replicator.configuration.gin_internals import current_bindings, registry
+from replicator.configuration.literals import literal
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
 from replicator.errors import nearest
 
@@ -30,7 +31,7 @@ def mistake(binding: Binding) -> str | None:
                            and value == parameter.default):
     return None
   remedy = _remedy(value, hint)
-  written = repr(binding.value)
+  written = literal(binding.value)
   shown = written if len(written) <= 60 else f"{written[:57]}..."
   kind = "" if typing.get_origin(hint) is typing.Literal else f", not {_kind(value, hint)}"
   return f"{binding.name} = {shown}: must be {in_words(hint)}{kind}{'.' * bool(remedy)}{remedy}"

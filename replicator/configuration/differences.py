@@ -6,6 +6,7 @@ import tokenize
 from collections.abc import Sequence
 from typing import Any
 
+from replicator.configuration.literals import literal
 from replicator.console import gin_files
 from replicator.errors import first_line
 
@@ -20,7 +21,8 @@ def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None
   Raises:
     ValueError: a text is not gin.
   """
-  old, new = ({name: repr(value) for name, value in values(text).items()} for text in (before, now))
+  old, new = ({name: literal(value) for name, value in values(text).items()}
+              for text in (before, now))
   return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})
           if old.get(name) != new.get(name)}
 
@@ -28,7 +30,7 @@ def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None
 def values(written: str) -> dict[str, Any]:
   """The values in the text of a configuration, `{name: value}`, with macros replaced.
 
-  The `repr` of a value is its gin text, that of a `Reference` too.
+  `literal` makes the gin text of a value, that of a `Reference` too.
 
   Raises:
     ValueError: the text is not gin.

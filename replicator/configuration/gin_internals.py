@@ -4,13 +4,12 @@ gin has no public way to list what is configurable, what is bound, and what a pr
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
-import functools
-import pprint
 import types
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from replicator.configuration.literals import literal
 from replicator.console import kernel
 
 import gin
@@ -20,9 +19,18 @@ from gin.selector_map import SelectorMap
 Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {parameter: value}}`
 
 
-# Gin would sort dicts, such as wrappers of environments, whose order says which is inside.
-gin.config.pprint = types.SimpleNamespace(
-    pformat=functools.partial(pprint.pformat, sort_dicts=False))
+def _readable(value: Any) -> str | None:
+  """The text of a value that gin can read back, or None."""
+  text = literal(value)
+  try:
+    return text if gin.config.parse_value(text) == value else None
+  except SyntaxError:
+    return None
+
+
+# Gin would sort dicts, and leave out values with an infinite float.
+gin.config.pprint = types.SimpleNamespace(pformat=literal)
+gin.config._format_value = _readable
 
 if kernel.is_kernel():
   gin.enter_interactive_mode()  # A cell that runs again defines its configurables again.

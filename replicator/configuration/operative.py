@@ -16,6 +16,7 @@ from replicator.configuration.gin_internals import (
   operative_config,
   registry,
 )
+from replicator.configuration.literals import literal
 from replicator.configuration.statements import CONSTANT, MACRO, RECORD_HEADER
 from replicator.errors import UsageError
 
@@ -172,7 +173,7 @@ def outer_scopes(scope: str) -> list[str]:
 
 def _is_literal(value: Any) -> bool:
   try:
-    return gin.config.parse_value(repr(value)) == value
+    return gin.config.parse_value(literal(value)) == value
   except SyntaxError:
     return False
 

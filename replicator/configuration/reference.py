@@ -7,6 +7,7 @@ import textwrap
 from replicator.configuration.annotations import in_words
 from replicator.configuration.configurables import constructor, defaults, hints
 from replicator.configuration.gin_internals import registry
+from replicator.configuration.literals import literal
 
 import gin
 
@@ -33,7 +34,7 @@ def _paragraph(configurable: gin.config.Configurable) -> str:
 def _default(value: object) -> str:
   if value is gin.REQUIRED:
     return "..."
-  return f"@{value.__name__}" if callable(value) and hasattr(value, "__name__") else repr(value)
+  return f"@{value.__name__}" if callable(value) and hasattr(value, "__name__") else literal(value)
 
 
 def _meanings(docstring: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from replicator import atomic
 from replicator.configuration import differences
+from replicator.configuration.literals import literal
 from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
@@ -118,7 +119,7 @@ def configuration(found: Mapping[str, Run]) -> Rows:
 
 def _values(run: Run) -> dict[str, str]:
   try:
-    return {name: repr(value) for name, value in differences.values(run.config).items()}
+    return {name: literal(value) for name, value in differences.values(run.config).items()}
   except ValueError:
     return {"config.gin": "cannot be read"}
 

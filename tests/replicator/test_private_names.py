@@ -23,7 +23,7 @@ MODULES = {
     "gin-config": ("replicator/configuration/gin_internals.py", [
         "gin.config:_CONFIG", "gin.config:_IMPORTS", "gin.config:_OPERATIVE_CONFIG",
         "gin.config:_REGISTRY", "gin.config:_SINGLETONS", "gin.config:_config_str",
-        "gin.config:pprint.pformat", "gin.config:_parse_context", "gin.config:_parse_scope",
+        "gin.config:_format_value", "gin.config:_parse_context", "gin.config:_parse_scope",
         "gin.config:_set_config_is_locked", "gin.config_parser:ConfigParser._current_location",
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
     "keras": ("replicator/internals/keras_internals.py", [

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from replicator.configuration.literals import literal
 from replicator.console import gin_files
 from replicator.errors import UsageError, nearest
 
@@ -127,7 +128,7 @@ def gin_text(value: Any) -> str:
     return f"[{', '.join(map(gin_text, value))}]"
   if isinstance(value, tuple):
     return f"({', '.join(map(gin_text, value))}{',' * (len(value) == 1)})"
-  return repr(value)
+  return literal(value)
 
 
 def text_of(value: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from replicator import atomic
 from replicator.configuration import operative, statements
+from replicator.configuration.literals import literal
 from replicator.training import initial_state
 from replicator.training.workdir import provenance, reader
 
@@ -48,7 +49,7 @@ class Record:
     """
     found = {each.key: each for each in statements.last_read() if not each.is_record}
     # The name, the value and the place of each statement that set a value, the last one of each.
-    self.note("settings", [[each.name, repr(each.value), each.where] for each in found.values()])
+    self.note("settings", [[each.name, literal(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
     if not self._resumed:
       return lines

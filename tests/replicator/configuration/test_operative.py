@@ -81,6 +81,24 @@ def test_the_order_of_a_dict_is_kept():
   assert "noise.note = {'b': 1, 'a': {'d': 2, 'c': 3}}" in text.splitlines()
 
 
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize("written_as, value", [
+    ("1e999", INFINITE), ("-1e999", -INFINITE), ("[(1e999,), 'inf']", [(INFINITE,), "inf"]),
+    ("{'a': [1e999, -1e999], 'b': ()}", {"a": [INFINITE, -INFINITE], "b": ()}), ("-0.0", -0.0),
+    ("b'\\x00inf'", b"\x00inf"), ("5e-324", 5e-324), ("1e999j", complex(0, INFINITE))])
+def test_every_value_that_gin_reads_comes_back(written_as, value):
+  gin.parse_config(f"WIDE = {written_as}\nnoise.note = {written_as}\ninner/noise.note = %WIDE")
+  text = format_config(current_bindings())
+  assert f"noise.note = {written_as}" in text and f"WIDE = {written_as}" in text
+  gin.clear_config()
+  gin.parse_config(text)
+  assert repr(gin.query_parameter("noise.note")) == repr(value)
+  assert differences(text, text.replace(f"note = {written_as}", "note = 7"))["noise.note"] == (
+      written_as, "7")
+
+
 def test_a_later_run_of_the_process_does_not_record_the_calls_of_an_earlier_one():
   run = lambda name, step, **options: replicator.train(
       step, workdir=name, steps=1, eval_every=0, **options)
