@@ -39,6 +39,8 @@ _REMEDIES = {
     r"Method requires being in cross-replica context|next\(iterator\) should be called from":
         "a step runs on every replica already; call the network itself, and not its fit, evaluate, "
         "predict or train_on_batch, or a strategy",
+    r"Unable to lift tensor <tf.Tensor 'seed_generator[^>]*>":
+        "keras.random makes a generator in the step; draw with replicator.random",
     r"Unable to lift tensor <[^>]*>":
         "a variable is made in the step; make variables in its constructor, as its attributes",
     r"tf.function only supports singleton tf.Variables created on the first call":

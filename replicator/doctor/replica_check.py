@@ -112,7 +112,7 @@ class ReplicaCheck:
     # A draw of Keras makes a variable, its state; TensorFlow refuses that elsewhere.
     draws = [draw for draw in self.reference.evidence.draws
              if reason.startswith(draw.rpartition(" at ")[2] + ": ")
-             or ("a variable is made in the step" in reason and draw.startswith("a keras.random"))]
+             or ("keras.random makes" in reason and draw.startswith("a keras.random"))]
     return CheckResult(name, FAILED, reason, tuple(
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 

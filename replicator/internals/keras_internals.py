@@ -9,6 +9,7 @@ from replicator.errors import UsageError
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -72,6 +73,12 @@ class VariableScope(keras.StatelessScope):
     """Assigns the new values, for what encloses the context."""
     for variable in self.assigned:
       variable.assign(self.get_current_value(variable))
+
+
+def global_seed_state() -> keras.Variable | None:
+  """The state of the generator that `keras.random` uses without a seed, once there is one."""
+  generator = global_state.get_global_attribute("global_seed_generator")
+  return generator.state if generator else None
 
 
 def drops_assignments() -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicator.console.error_line import located
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import errors_unchanged
+from replicator.internals.keras_internals import errors_unchanged, global_seed_state
 from replicator.step import context, logical_devices, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
@@ -16,10 +16,11 @@ from replicator.step.nest import Nest
 from replicator.step.optimizers import unwrapped
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
+from replicator.step.replicated import copies_of
 from replicator.step.variables import function_of, held_by
 from replicator.strategies import agreement, one_replica
 from replicator.strategies.running_call import RunningCall
-from replicator.strategies.tracing import graphs, python_state, scalars, untrained
+from replicator.strategies.tracing import draws, graphs, python_state, scalars, untrained
 from replicator.strategies.tracing.trainable import Trainable
 
 import tensorflow as tf
@@ -111,10 +112,15 @@ class CompiledStep:
     return self._newest.division
 
   def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use; valid like `graph`."""
-    servers = self._replicator.servers
-    return [v for v in self.graph.variables
-            if not (servers and v.handle is servers.updates.handle)]
+    """The variables that the steps use; valid like `graph`.
+
+    Not the state of Keras' global generator, about which `warnings` has a line.
+    """
+    others = [each.value for each in [global_seed_state()] if each is not None]
+    if servers := self._replicator.servers:
+      others.append(servers.updates)
+    handles = {id(copy.handle) for other in others for copy in copies_of(other)}
+    return [v for v in self.graph.variables if id(v.handle) not in handles]
 
   def assigned_at(self, variable: tf.Variable) -> str:
     """` at file:line`, where the steps assign a variable, if it is known; valid like `graph`."""
@@ -128,7 +134,8 @@ class CompiledStep:
     """Lines about what the newest trace found, each thing once."""
     if tf.config.functions_run_eagerly():
       return []
-    lines = [*self._newest.remarks, *graphs.warnings(self.graph, self._replicator.jit_compile),
+    lines = [*self._newest.remarks, *draws.warnings(self.graph, self._replicator.num_replicas),
+             *graphs.warnings(self.graph, self._replicator.jit_compile),
              *untrained.warnings(self.graph, self._step, self._optimizers,
                                  self._trainable.unfrozen())]
     new = [line for line in lines if line not in self._warned]

@@ -27,6 +27,7 @@ MODULES = {
         "gin.config:_set_config_is_locked", "gin.config_parser:ConfigParser._current_location",
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
     "keras": ("replicator/internals/keras_internals.py", [
+        "keras.src.backend.common.global_state:get_global_attribute",
         "keras:Layer._flatten_layers", "keras:Optimizer._use_weight_decay",
         "keras:Optimizer._get_current_learning_rate", "keras:Optimizer._get_variable_index",
         "keras:Optimizer._var_key"]),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from replicator.internals.keras_internals import global_seed_state
 from replicator.step.variables import held_by
 
 import numpy as np
@@ -29,10 +30,13 @@ def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
   the step holds.
   """
   states = lambda: generators_of(dict(held_by(step, _GENERATORS)))
-  before = states()
+  before, of_keras = states(), global_seed_state()
   yield
+  drawn = changed(before, states())
+  if global_seed_state() is not of_keras:  # Keras draws its seed.
+    drawn.remove("Python's random")
   lines = [f"{name} was called while the step was traced: its numbers are constants; draw with "
-           "replicator.random" for name in changed(before, states())]
+           "replicator.random" for name in drawn]
   found += [line for line in lines if line not in found]
 
 

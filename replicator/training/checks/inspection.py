@@ -7,22 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from replicator.errors import ENGINE, is_foreign
-from replicator.internals.keras_internals import layers_in
-from replicator.step import random, random_bits
+from replicator.internals.keras_internals import global_seed_state, layers_in
 from replicator.step.layers import dropout
 from replicator.step.layers.batch_norm import GlobalBatchNorm
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
-from replicator.strategies.tracing import graphs
+from replicator.strategies.tracing import draws, graphs
 
 import keras
 import tensorflow as tf
 
-_DRAWS = re.compile(r"(Stateless)?(Random|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial)"
-                    r"(?!GetKey|GetAlg|UniformFullInt)")
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_OWN_STREAMS = {module.__file__ for module in (random, random_bits)}
 _MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
 
 
@@ -75,15 +71,16 @@ class Evidence:
     """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
     for call in graphs.python_calls(graph):
       _add(self.python_code, call)
+    for operation, frames in draws.foreign(graph):
+      draw = f"{self._kind_of_draw(frames)}{graphs.place(frames)}"
+      _add(self.draws, draw)
+      if draws.is_stateful(operation):
+        _add(self.stateful_draws, draw)
+    keras_global = global_seed_state()
+    if keras_global is not None and (place := graphs.first_use(graph, keras_global.value)):
+      _add(self.stateful_draws, f"a keras.random draw{place}")
     for operation in graphs.operations(graph):
-      if _DRAWS.match(operation.type):
-        frames = list(operation.traceback)
-        if not any(frame.filename in _OWN_STREAMS for frame in frames):
-          draw = f"{self._kind_of_draw(frames)}{graphs.place(frames)}"
-          _add(self.draws, draw)
-          if not operation.type.startswith("Stateless"):
-            _add(self.stateful_draws, draw)
-      elif operation.type == "ConcatV2" and "gradient_tape" not in operation.name:
+      if operation.type == "ConcatV2" and "gradient_tape" not in operation.name:
         self._look_at_concat(operation)
 
   def _look_at_concat(self, operation: tf.Operation) -> None:
@@ -98,8 +95,7 @@ class Evidence:
     for frame in reversed(frames):
       if frame.filename in self._drawing:
         return f"a Keras {self._drawing[frame.filename]} layer"
-    in_keras = any("/keras/src/random/" in frame.filename for frame in frames)
-    return "a keras.random draw" if in_keras else "a tf.random draw"
+    return "a keras.random draw" if draws.is_of_keras(frames) else "a tf.random draw"
 
   def look_at_gradients(self, gradients: list[tf.Tensor]) -> None:
     """Notes what clips or bends gradients on their way from the tape to the optimizer."""
