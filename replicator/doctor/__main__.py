@@ -72,7 +72,8 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
         f"{precision}, against 1 replica\n(the largest relative difference of a batch, loss, "
         f"gradient or variable; up to {check.tolerance:g} is rounding)", flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
-                   "does not train and log the same however it is divided")
+                   "does not train and log the same however it is divided",
+                   "trains the same in every variant that was compared")
 
 
 def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words: list[str]) -> int:
@@ -108,8 +109,11 @@ def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list
   return 0
 
 
-def _conclude(results: Iterator[CheckResult], good: str, bad: str) -> int:
-  """Prints each row as soon as it is known, and what this step does; returns the exit status."""
+def _conclude(results: Iterator[CheckResult], good: str, bad: str, partly: str = "") -> int:
+  """Prints each row as soon as it is known, and what this step does; returns the exit status.
+
+  `partly` is what to say if not all rows were compared.
+  """
   verdicts = set()
   for result in results:
     print(result, flush=True)
@@ -118,7 +122,7 @@ def _conclude(results: Iterator[CheckResult], good: str, bad: str) -> int:
   if verdicts <= {SKIPPED}:
     print("Nothing could be compared.")
     return 1
-  print(f"This step {bad if is_bad else good}.")
+  print(f"This step {bad if is_bad else partly if SKIPPED in verdicts else good}.")
   return int(is_bad)
 
 

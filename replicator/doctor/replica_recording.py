@@ -71,6 +71,7 @@ class ReplicaRecorder(Callback):
     """Reads the values after a step."""
     self.recording.quantities.update(self._recorder.read(run.step))
     if run.step == self._steps:
+      self._recorder.look_for_suspects()
       evidence = self.recording.evidence
       evidence.constant_draws += [
           warning for warning in run.warnings if "its numbers are constants" in warning]

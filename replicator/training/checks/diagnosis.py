@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.console.formatting import listed
+from replicator.training.checks.mixing import Suspects
 from replicator.training.checks.step_recorder import (
   BATCH,
   GRADIENT,
@@ -135,10 +136,16 @@ class Case:
               "processes; give its shuffles a seed, or give train a tf.data.Dataset of global "
               "batches in place of each process's own part")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
-            or self._own_statistic()
+            or self._mixes() or self._own_statistic()
             or "a batch-dependent op: something mixes the examples of a batch, and each "
             f"{self._part} has its own; compute it over all replicas with replicator.all_mean or "
             "all_gather")
+
+  @property
+  def _suspects(self) -> Suspects:
+    """What the first quantity that differs depends on, or what may be known of it."""
+    found = self.reference.evidence.suspects
+    return found.get(self.first.key[2], found.get("", Suspects({}, [], of_gradients=False)))
 
   @property
   def _part(self) -> str:
@@ -147,19 +154,31 @@ class Case:
   def _sum_instead_of_mean(self) -> str:
     """A sum over a part's examples is smaller by exactly the number of parts; a mean is not."""
     _, kind, name = self.first.key
-    if kind not in (LOSS, GRADIENT):
+    if kind == VARIABLE and not self._is_count():
       return ""
     # All gradients of one update: a single one may be in any ratio.
     keys = [k for k in self.reference.quantities
             if k == self.first.key or (kind == GRADIENT and _kin(k) == _kin(self.first.key))]
-    what = f"the loss '{name}' is" if kind == LOSS else "all gradients of this update are"
+    sums = self._suspects.sums
+    what = "all gradients of this update are" if kind == GRADIENT else f"the {kind} '{name}' is"
     if self._in_ratio(keys, 1 / self.parts):
+      if self._is_count():
+        return (f"a count of one {self._part}'s examples: {what} exactly 1/{self.parts} of the "
+                "reference's; count x.shape[0] * replicator.num_replicas()")
       return (f"a loss summed instead of averaged: {what} exactly 1/{self.parts} of the "
-              "reference's; write the mean over the examples that the step is given")
+              f"reference's{f' (it adds up examples: {listed(sums)})' if sums else ''}; write the "
+              "mean over the examples that the step is given")
     if self._in_ratio(keys, self.parts):
       return (f"a sum over replicas: {what} exactly {self.parts} times as large; Optimizer.apply "
               "averages over replicas, and the step must not sum over them")
     return ""
+
+  def _is_count(self) -> bool:
+    """Whether the first quantity that differs is a number of whole batches of examples."""
+    value = self.reference.quantities.get(self.first.key)
+    return (value is not None and value.ndim == 0 and self.first.key[1] != GRADIENT
+            and not self._suspects.sums and float(value) != 0
+            and float(value) % self.reference.batch_size == 0)
 
   def _in_ratio(self, keys: list[Key], ratio: float) -> bool:
     scaled = {key: ratio * self.reference.quantities[key] for key in keys}
@@ -167,9 +186,10 @@ class Case:
     return compare(scaled, others, self.tolerance)[1] is None
 
   def _clipping(self) -> str:
-    """The losses of the step agree, and gradients are clipped on their way to the optimizer."""
+    """Gradients are clipped on their way to the optimizer, and they or their norm differ."""
     clips = self.reference.evidence.clips
-    if self.first.key[1] != GRADIENT or not clips:
+    is_of_loss = self.first.key[1] == LOSS and not self._suspects.of_gradients
+    if is_of_loss or self.first.key[1] == VARIABLE or not clips:
       return ""
     return (f"clipping before aggregation: {listed(clips)}; set wrap_optimizer's clip_norm, which "
             "clips the mean over replicas")
@@ -194,6 +214,20 @@ class Case:
     """Whether a moving mean changed in the first step, so that the layer ran in training mode."""
     values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
+
+  def _mixes(self) -> str:
+    """What is not linear in the batch, if it can make this difference."""
+    if self.first.key[1] == VARIABLE:
+      return ""
+    for cause, places in self._suspects.mixes.items():
+      words = cause.format(place=listed(places), part=self._part)
+      return words if not self.microbatches else (
+          f"{words.partition(';')[0]}; what microbatch's fn returns must be means over examples")
+    if self.first.key[1] == LOSS and self._suspects.of_gradients:
+      return (f"a number of the gradients of one {self._part}, which Optimizer.apply has not "
+              "averaged yet; average them first with replicator.all_mean, or read grad_norm, which "
+              "every run logs")
+    return ""
 
   def _own_statistic(self) -> str:
     if self.first.key[1] != VARIABLE:

@@ -107,6 +107,7 @@ class _Comparison:
     if first is None:
       run.say(f"first step: as on one device, {largest.relative:.0e}")
       return
+    self._whole.look_for_suspects()
     parts = self._replicas if self._replicas > 1 else self._pieces
     case = diagnosis.Case(reference, self._divided.recording.quantities, first, parts,
                           self._replicas == 1, tolerance)

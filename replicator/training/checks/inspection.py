@@ -13,6 +13,7 @@ from replicator.step.layers.batch_norm import GlobalBatchNorm
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies.tracing import draws, graphs
+from replicator.training.checks.mixing import Suspects
 
 import keras
 import tensorflow as tf
@@ -34,6 +35,7 @@ class Evidence:
     self.constant_draws: list[str] = []  # From generators of Python and NumPy.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
+    self.suspects: dict[str, Suspects] = {}  # By the output of the step; all under "".
     self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
     self._own_draws: list[tuple[str, int]] = []  # By `replicator.random`, with rows.
     self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.

@@ -12,6 +12,7 @@ from replicator.step.hooks import Hook
 from replicator.step.nest import Nest
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import variables_of
+from replicator.training.checks import mixing
 from replicator.training.checks.inspection import Evidence
 
 import keras
@@ -45,6 +46,12 @@ class StepRecorder(Hook):
     self.variables = variables_of(module)
     self._paths = {id(v): path for path, v in self.variables.items()}
     self.recording = Recording({}, Evidence(module))
+    self._inside: tuple | None = None  # Of the step on one replica: its graph, batch and outputs.
+
+  def look_for_suspects(self) -> None:
+    """Notes what in a step on one replica is not linear in its batch; it takes time."""
+    if self._inside:
+      self.recording.evidence.suspects = mixing.suspects(*self._inside)
 
   def read(self, number: int) -> dict[Key, np.ndarray]:
     """The values of all variables after so many steps."""
@@ -77,7 +84,10 @@ class StepRecorder(Hook):
 
   def ended(self, batch: tuple, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The batch, the losses and the gradients, means over replicas: `{"place kind/name": ...}`."""
-    self.recording.evidence.look_at_graph(tf.compat.v1.get_default_graph())
+    graph = tf.compat.v1.get_default_graph()
+    self.recording.evidence.look_at_graph(graph)
+    if context.num_replicas() == 1 and not tf.executing_eagerly():
+      self._inside = graph, tree.flatten(batch), outputs, context.run.global_batch_size
     gradients, _ = context.current().kept.get(self, ((), None))
     found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in outputs.items()),
              *gradients]

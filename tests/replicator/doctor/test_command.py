@@ -10,7 +10,7 @@ import types
 from replicator import UsageError
 from replicator.doctor import __main__ as doctor
 from replicator.doctor import replica_check, resume_check
-from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
+from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from tests.programs import planted_bugs
 from tests.programs.processes import forked
 from tests.replicator.doctor.checks import SMALL
@@ -76,6 +76,17 @@ def test_the_status_says_whether_a_step_passes(flags, title, good, bad, monkeypa
     assert first.startswith(title) and last.startswith(f"This step {words}")
   # The replicas are CPUs, which every machine has; a run resumes where it trains.
   assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0" if flags else "-1")
+
+
+def test_what_was_not_compared_is_not_said_to_be_the_same(monkeypatch, capsys):
+  monkeypatch.setattr(doctor, "load", lambda experiment: None)
+  monkeypatch.setattr(replica_check.ReplicaCheck, "prepare", lambda check: setattr(
+      check, "reference", types.SimpleNamespace(batch_size=8)))
+  rows = [CheckResult("row", AGREES, ""), CheckResult("row", SKIPPED, "")]
+  monkeypatch.setattr(replica_check.ReplicaCheck, "results", lambda *_: iter(rows))
+  assert doctor.main(["--experiment=x"]) == 0
+  *_, last = capsys.readouterr().out.splitlines()
+  assert last == "This step trains the same in every variant that was compared."
 
 
 def test_the_status_is_1_where_nothing_could_be_compared(monkeypatch, capsys):

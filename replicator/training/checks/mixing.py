@@ -1,0 +1,166 @@
+"""The operations of a step that are not linear in its batch, so that they tell its parts apart.
+
+What is linear in the examples has the same mean over all parts of a batch as over the whole. In the
+forward pass of a step, a tensor has a row for each example, or it is a statistic of them, such as
+their mean, or it depends on none. A statistic that is squared, that divides, or that meets examples
+again is not linear. Nor is a maximum over examples, or a product of examples with others.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from replicator.errors import ENGINE, is_foreign
+from replicator.strategies.tracing import graphs
+
+import numpy as np
+import tensorflow as tf
+
+# The likely causes, `{part}` for a replica or a micro-batch.
+_MEAN = ("a mean over what is valid: {place} divides by what is valid in one {part}; write "
+         "replicator.mean(values, mask), which divides by what is valid in the global batch")
+_OTHERS = ("examples that meet others: {place} has those of one {part} only; get the others with "
+           "replicator.all_concat")
+_STATISTIC = ("a statistic of the batch: {place} computes from the examples of one {part} what is "
+              "not linear in them; take the mean of the statistic over the replicas first, with "
+              "replicator.all_mean")
+
+_MOVES = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Tile", "Transpose"}  # Of axes.
+_PARTS = {"Slice", "Split", "SplitV", "StridedSlice", "Unpack"}
+_LINEAR = _MOVES | _PARTS | {
+    "Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "Fill", "Identity",
+    "IdentityN", "Mean", "Neg", "PreventGradient", "StopGradient", "Sub", "Sum"}
+_PRODUCTS = {"BatchMatMulV2", "Einsum", "MatMul"}
+_QUOTIENTS = {"DivNoNan", "RealDiv"}
+_LINEAR_IN_ONE = _PRODUCTS | _QUOTIENTS | {"Mul", "MulNoNan"}
+_REDUCTIONS = {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"}
+_ORDERS = {"Cumsum", "ReverseV2", "Roll"}
+_ORDERS_LAST = {"LogSoftmax", "Softmax", "TopKV2"}
+_SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
+_DRAWS = re.compile("(Stateless)?(Random|TruncatedNormal)")
+
+
+@dataclasses.dataclass
+class Suspects:
+  """What an output of a step depends on."""
+
+  mixes: dict[str, list[str]]  # The places of what is not linear, by the words of the cause.
+  sums: list[str]  # The places of sums over examples.
+  of_gradients: bool  # Whether it depends on gradients.
+
+
+def suspects(graph: Any, batch: Sequence[tf.Tensor], outputs: Mapping[str, tf.Tensor], size: int
+             ) -> dict[str, Suspects]:
+  """What each output of a step on one replica depends on, by name; under "", all that it computes.
+
+  `batch` are the tensors of the step's batch of `size` examples.
+  """
+  walk = _Walk(batch, size)
+  operations = graph.get_operations()
+  for operation in operations:
+    if "gradient_tape" not in operation.name:
+      walk.look_at(operation)
+  needed_by = {name: _ancestors(x) for name, x in outputs.items() if isinstance(x, tf.Tensor)}
+  return {name: walk.seen_in(needed) for name, needed in {
+      **needed_by, "": {x.name for x in operations}}.items()}
+
+
+def _ancestors(tensor: tf.Tensor) -> set[str]:
+  """The names of the operations that a tensor is computed from."""
+  found: set[str] = set()
+  waiting = [tensor.op]
+  while waiting:
+    operation = waiting.pop()
+    if operation.name not in found:
+      found.add(operation.name)
+      waiting.extend(x.op for x in operation.inputs)
+  return found
+
+
+class _Walk:
+  """A walk through operations in their order, which follows the examples of a batch."""
+
+  def __init__(self, batch: Sequence[tf.Tensor], size: int):
+    self._mixes: dict[str, tuple[str, str]] = {}  # Causes and places, by operation.
+    self._sums: dict[str, str] = {}  # Places.
+    self._size = size
+    self._rows = {size}  # The lengths of axes of examples; their multiples are such, too.
+    self._examples = {x.name for x in batch}
+    self._statistics: set[str] = set()
+
+  def look_at(self, operation: tf.Operation) -> None:
+    """Notes what an operation makes of examples and of statistics of them."""
+    if _DRAWS.match(operation.type):
+      self._examples.update(x.name for x in operation.outputs)
+      return
+    examples = [x for x in operation.inputs if x.name in self._examples]
+    statistics = [x for x in operation.inputs if x.name in self._statistics]
+    if not (examples or statistics) or not operation.outputs or (
+        operation.type in _SHAPES and all(x.shape.is_fully_defined() for x in examples)):
+      return
+    if operation.type in _PARTS and examples:  # As for several updates in one step.
+      self._rows.update(x.shape[0] for x in operation.outputs
+                        if x.shape.rank and x.shape.rank == examples[0].shape.rank
+                        and (x.shape[0] or 0) > 1 and self._size % x.shape[0] == 0)
+    has_rows = (bool(examples) and not _reduces_first_axis(operation)
+                and any(map(self._has_rows, self._lengths(operation))))
+    mix = self._mix(operation, examples, statistics, has_rows)
+    is_sum = operation.type == "Sum" and bool(examples) and not has_rows
+    if (mix or not has_rows) and _is_of_engine(operation):
+      return  # It holds for the global batch.
+    if mix or is_sum:
+      place = graphs.place(operation.traceback).removeprefix(" at ")
+      if mix:
+        self._mixes[operation.name] = mix, place
+      if is_sum:
+        self._sums[operation.name] = place
+    (self._examples if has_rows else self._statistics).update(x.name for x in operation.outputs)
+
+  def seen_in(self, operations: set[str]) -> Suspects:
+    """What was noted of the operations of these names."""
+    found = Suspects({}, [], any("gradient_tape" in name for name in operations))
+    for name, (mix, place) in self._mixes.items():
+      if name in operations and not any(place in places for places in found.mixes.values()):
+        found.mixes.setdefault(mix, []).append(place)
+    found.sums = list(dict.fromkeys(x for name, x in self._sums.items() if name in operations))
+    return found
+
+  def _lengths(self, operation: tf.Operation) -> Iterator[int | None]:
+    """The lengths of the axes that may be one of examples: the first, or any that was moved."""
+    for x in operation.outputs:
+      axes = x.shape.as_list() if x.shape.rank is not None else [None]
+      yield from axes if operation.type in _MOVES else axes[:1]
+
+  def _has_rows(self, length: int | None) -> bool:
+    return length is None or (length > 0 and any(length % rows == 0 for rows in self._rows))
+
+  def _mix(self, operation: tf.Operation, examples: list, statistics: list, has_rows: bool) -> str:
+    """What is not linear in an operation; or nothing."""
+    kind, inputs = operation.type, list(operation.inputs)
+    divides = kind in _QUOTIENTS and inputs[1].name in self._statistics
+    if (divides and not examples) or (kind == "Mean" and examples and not has_rows and (
+        not examples[0].shape.is_fully_defined())):
+      return _MEAN
+    if kind in _ORDERS or (kind in _ORDERS_LAST and inputs[0].shape.rank == 1):
+      return _OTHERS
+    shape = operation.outputs[0].shape
+    if kind in _PRODUCTS and len(examples) == 2 == shape.rank and all(map(self._has_rows, shape)):
+      return _OTHERS
+    if examples and statistics:
+      return _STATISTIC
+    # Examples that are multiplied and added up, as in a Gram matrix, are a sum over examples.
+    is_linear = kind in _LINEAR or (kind in _LINEAR_IN_ONE and len(statistics) < 2)
+    return "" if is_linear or has_rows else _STATISTIC
+
+
+def _reduces_first_axis(operation: tf.Operation) -> bool:
+  if operation.type == "MatMul":
+    return operation.get_attr("transpose_a")
+  axes = tf.get_static_value(operation.inputs[1]) if operation.type in _REDUCTIONS else None
+  return axes is not None and 0 in np.ravel(axes) % max(1, operation.inputs[0].shape.rank or 1)
+
+
+def _is_of_engine(operation: tf.Operation) -> bool:
+  own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
+  return bool(own) and own[-1].filename.startswith(ENGINE)
