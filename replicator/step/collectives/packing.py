@@ -73,7 +73,7 @@ def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, 
            ) -> Nest:
   """Moves a nest. The first `kept` axes of its tensors are equal; a move adds `added` before."""
   if context.num_replicas() == 1:
-    return values
+    return map_tensors(tf.identity, values)  # The doctor sees where the global batch is.
   flat = tree.flatten(values)
   travelling = [None if x is None else tf.cast(x, WIRE[x.dtype]) for x in flat]
   for dtype in sorted({x.dtype for x in travelling if x is not None}, key=lambda d: d.name):

@@ -103,12 +103,13 @@ class _Walk:
       self._rows.update(x.shape[0] for x in operation.outputs
                         if x.shape.rank and x.shape.rank == examples[0].shape.rank
                         and (x.shape[0] or 0) > 1 and self._size % x.shape[0] == 0)
-    has_rows = (bool(examples) and not _reduces_first_axis(operation)
-                and any(map(self._has_rows, self._lengths(operation))))
+    has_rows = bool(examples) and not _reduces_first_axis(operation) and (
+        any(x.shape == examples[0].shape for x in operation.outputs)
+        or any(map(self._has_rows, self._lengths(operation))))
     mix = self._mix(operation, examples, statistics, has_rows)
     is_sum = operation.type == "Sum" and bool(examples) and not has_rows
-    if (mix or not has_rows) and _is_of_engine(operation):
-      return  # It holds for the global batch.
+    if (mix or not has_rows or operation.type == "Identity") and _is_of_engine(operation):
+      return  # What a collective or a layer returns is of the global batch.
     if mix or is_sum:
       place = graphs.place(operation.traceback).removeprefix(" at ")
       if mix:

@@ -105,6 +105,11 @@ def of_parts(x, y):
   return tf.reduce_mean(DENSE(first)) + tf.reduce_mean(tf.nn.softmax(DENSE(second)))
 
 
+def of_several(x, y):
+  first, second = tf.unstack(tf.reduce_mean(tf.exp(tf.stack([x, y])), [1, 2]))
+  return first + 2.0 * second
+
+
 def of_images(x, y):
   images = tf.reshape(tf.concat([x, y], 0), [16, 1, 3, 1])
   return tf.reduce_mean(tf.reshape(tf.transpose(images, [0, 3, 1, 2]) ** 2, [48])) / 2.0
@@ -114,6 +119,10 @@ def of_images(x, y):
     lambda x, y: tf.reduce_mean(NORM(x) * DENSE(y)), of_parts, of_images,
     lambda x, y: 0.1 * keras.losses.MeanSquaredError()(y, x) + tf.reduce_mean(x),
     lambda x, y: replicator.mean(x, y > 0),
+    lambda x, y: tf.reduce_mean(tf.stack([x, y]) ** 2), of_several,
+    lambda x, y: replicator.all_mean(tf.reduce_mean(x)) ** 2,
+    lambda x, y: tf.reduce_mean(tf.matmul(x, replicator.all_concat(y), transpose_b=True)),
+    lambda x, y: tf.reduce_mean(x - replicator.all_mean({"m": tf.reduce_mean(x, 0)})["m"]),
     lambda x, y: tf.reduce_mean(GLOBAL(x, training=True)),
     lambda x, y: tf.reduce_mean(tf.reduce_max(x, 1) * tf.exp(y[:, 0])),
     lambda x, y: tf.reduce_mean(tf.linalg.matmul(x[:, tf.newaxis], y[:, :, tf.newaxis]))])
