@@ -6,6 +6,7 @@ Outside of any step, code runs as replica 0 of 1 at step 0.
 import contextlib
 import contextvars
 import dataclasses
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -17,6 +18,10 @@ from replicator.step.hooks import Hook
 import tensorflow as tf
 
 _T = TypeVar("_T")
+
+
+Calls = dict[int, traceback.StackSummary | None]
+"""The first call of a layer by its id; None if it was ever called in training mode."""
 
 
 @dataclasses.dataclass
@@ -72,6 +77,7 @@ class StepContext:
     self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
     self.hooks = hooks
     self.is_recomputing = False  # Whether `recompute_grad` computes something once more.
+    self.calls: Calls = {}  # Of layers that act otherwise in training; see `called`.
     self.is_apart = False  # Whether it is traced apart, where replicas cannot meet.
 
 
@@ -158,6 +164,17 @@ def measured(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
     values = compute()
     for hook in now.hooks:
       hook.measured(owner, values)
+
+
+def called(layer: Any, training: bool | None) -> None:
+  """Notes the call of a layer that acts otherwise in training, where a step is traced."""
+  now = current()
+  if not now.is_step or now.graph is None or not layer.trainable:
+    return
+  if training:
+    now.calls[id(layer)] = None
+  elif id(layer) not in now.calls:
+    now.calls[id(layer)] = traceback.extract_stack()
 
 
 def check_not_recomputed(what: str) -> None:

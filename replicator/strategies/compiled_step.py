@@ -20,7 +20,14 @@ from replicator.step.replicated import copies_of
 from replicator.step.variables import function_of, held_by
 from replicator.strategies import agreement, one_replica
 from replicator.strategies.running_call import RunningCall
-from replicator.strategies.tracing import draws, graphs, python_state, scalars, untrained
+from replicator.strategies.tracing import (
+  draws,
+  graphs,
+  python_state,
+  scalars,
+  training_mode,
+  untrained,
+)
 from replicator.strategies.tracing.trainable import Trainable
 
 import tensorflow as tf
@@ -233,6 +240,8 @@ class CompiledStep:
         replica.as_one, replica.in_one_piece = self._as_one, self._in_one_piece
         outputs = function_of(self._step)(*batch)
         replica.has_ended = True
+        traced.remarks += [line for line in training_mode.left_out(
+            self._step, replica.calls, self._optimizers) if line not in traced.remarks]
         if replicator.num_replicas > 1:
           graphs.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())
         if is_compiled or replicator.is_async:

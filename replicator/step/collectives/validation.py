@@ -93,13 +93,19 @@ def checked_call(call: str, values: Nest, groups: Groups,
         check(call, x)
   group = Group(groups)
   if context.num_replicas() > 1:
-    said, now = _in_words(call, values, groups, free_axis), context.current()
-    if now.is_step and context.in_inner_graph():
-      raise UsageError(
-          f"{said}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
-          "replicas cannot meet; call it in the step itself, and loop over a Python range")
-    now.collectives.append(said)  # To compare it with those of other replicas.
+    said = _in_words(call, values, groups, free_axis)
+    check_in_step(said)
+    context.current().collectives.append(said)  # To compare it with those of other replicas.
   return values, group
+
+
+def check_in_step(what: str) -> None:
+  """Raises a UsageError in a graph inside the step, where replicas cannot meet."""
+  if context.current().is_step and context.in_inner_graph():
+    raise UsageError(
+        f"{what}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
+        "replicas cannot meet; call it in the step itself, which is compiled as a whole, and loop "
+        "over a Python range")
 
 
 def lengths_may_differ(values: Nest, axis: int) -> bool:

@@ -69,6 +69,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     self.moving_variance = replicated.layer_variable("moving_variance", shape, "ones", dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    context.called(self, training)
     training = training and self.trainable
     if training and self._has_fused_operation(inputs):
       return self._call_fused(tf.cast(inputs, self.compute_dtype))
@@ -167,6 +168,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
+  validation.check_in_step("GlobalBatchNorm on several replicas")
   combine: Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]] = _combine
   # All must ask, also those that have no values.
   if context.num_replicas() > 1 and validation.all_are_here() and (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from replicator.errors import UsageError
-from replicator.step import random
+from replicator.step import context, random
 
 import keras
 import tensorflow as tf
@@ -53,6 +53,8 @@ class Dropout(keras.layers.Layer):
     self.supports_masking = True
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    if self.rate:
+      context.called(self, training)
     if not training or self.rate == 0:
       return inputs
     kept = random.bernoulli(self.stream, self._mask_shape(inputs.shape), 1 - self.rate)

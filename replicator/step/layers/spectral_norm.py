@@ -59,6 +59,7 @@ class SpectralNorm(keras.layers.Wrapper):
     self.u = replicated.layer_variable("u", (1, columns), "random_normal", self.variable_dtype)
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    context.called(self, training)
     sigma = self._spectral_norm(training and self.trainable)
     normalized = self.kernel.value / tf.where(sigma > 0, sigma, tf.ones_like(sigma))
     with keras_internals.VariableScope(
