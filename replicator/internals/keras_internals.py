@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from replicator.errors import UsageError
+from replicator.internals.tensorflow_internals import functions_inlined
 
 import keras
 import tensorflow as tf
@@ -32,17 +33,33 @@ class VariableScope(keras.StatelessScope):
   are the variables that were assigned in it, `read` those that it has no value for and that were
   read, and `losses` those that layers added. Whoever never calls `assign` says that it `drops` the
   new values. Weights that are made in the context would hold no value: a UsageError is raised.
+
+  A `tf.function` that is called in the context becomes a part of it. If it is `for_python` alone,
+  it is called as anywhere: the context does not apply to graphs, which use the variables.
   """
 
-  def __init__(self, values: dict[int, tf.Tensor], drops: bool = False):
+  def __init__(self, values: dict[int, tf.Tensor], drops: bool = False, for_python: bool = False):
     super().__init__(collect_losses=True, initialize_variables=False)
     self.state_mapping = dict(values)
     self.assigned: list[keras.Variable] = []
     self.read: dict[int, keras.Variable] = {}
     self.drops = drops or drops_assignments()
+    self.for_python = for_python
+    self._functions: contextlib.AbstractContextManager = (
+        contextlib.nullcontext() if for_python else functions_inlined())
+
+  @property
+  def applies(self) -> bool:
+    """Whether it applies to what runs or is traced now."""
+    return not self.for_python or tf.executing_eagerly()
+
+  def __enter__(self) -> "VariableScope":
+    self._functions.__enter__()
+    return super().__enter__()
 
   def __exit__(self, *error: Any) -> None:
     super().__exit__(*error)
+    self._functions.__exit__(*error)
     scope = self.original_scope
     while isinstance(scope, VariableScope):
       scope = scope.original_scope
@@ -56,7 +73,7 @@ class VariableScope(keras.StatelessScope):
 
   def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
     """The value of a variable here, if it has one; Keras calls it to read the variable."""
-    value = super().get_current_value(variable)
+    value = super().get_current_value(variable) if self.applies else None
     if value is None:
       self.read[id(variable)] = variable
       if isinstance(self.original_scope, VariableScope):
@@ -65,6 +82,9 @@ class VariableScope(keras.StatelessScope):
 
   def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
     """Keeps a new value of a variable; Keras calls it for an assignment."""
+    if not self.applies:
+      own_value(update[0]).assign(update[1])
+      return
     if all(variable is not update[0] for variable in self.assigned):
       self.assigned.append(update[0])
     super().add_update(update)
@@ -93,10 +113,17 @@ def values_of_scope() -> dict[int, tf.Tensor]:
   return dict(scope.state_mapping) if scope else {}
 
 
+def is_in_scope() -> bool:
+  """Whether a scope other than those `for_python` replaces values or drops assignments here."""
+  scope = _scope()
+  return scope is not None and not (isinstance(scope, VariableScope) and scope.for_python)
+
+
 def _scope() -> keras.StatelessScope | None:
-  """The scope that is entered here. Keras tells it to those who enter another one."""
+  """The scope that applies here. Keras tells it to those who enter another one."""
   with keras.StatelessScope(initialize_variables=False) as inner:
-    return inner.original_scope
+    scope = inner.original_scope
+  return None if isinstance(scope, VariableScope) and not scope.applies else scope
 
 
 def own_value(variable: keras.Variable) -> Any:

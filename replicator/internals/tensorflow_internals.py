@@ -1,6 +1,7 @@
 """Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
 
 import contextlib
+import contextvars
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,8 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import lift_to_graph, record
+from tensorflow.python.eager.polymorphic_function import autograph_util, concrete_function
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
 from tensorflow.python.trackable import autotrackable
@@ -126,6 +129,49 @@ def has_gradient(operation: tf.Operation) -> bool:
   return gradient is not None or not operation.type.endswith("Grad")
 
 
+def may_be_recorded() -> bool:
+  """Whether there is a tape here, which may record what is computed."""
+  return record.could_possibly_record()
+
+
+# ---- Compiled functions -------------------------------------------------------------------------
+
+_checks = contextvars.ContextVar[tuple | None]("checks", default=None)  # None: in no context.
+
+
+@contextlib.contextmanager
+def functions_inlined(*checks: Callable[[Any], None]) -> Iterator[None]:
+  """A context in which a `tf.function` that this thread calls becomes a part of its caller.
+
+  It is for where values of variables are replaced, which is not seen by what was compiled before.
+  A graph of `get_concrete_function` cannot become a part, and goes through the checks.
+  """
+  token = _checks.set((*(_checks.get() or ()), *checks))
+  try:
+    yield
+  finally:
+    _checks.reset(token)
+
+
+def _inlined(function: Any, *args: Any, **kwargs: Any) -> Any:
+  if _checks.get() is None:
+    return _call_function(function, *args, **kwargs)
+  if tf.executing_eagerly() or not function._autograph:
+    return function.python_function(*args, **kwargs)
+  with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
+    return autograph_util.py_func_from_autograph(function.python_function)(*args, **kwargs)
+
+
+def _checked(graph: Any, *args: Any, **kwargs: Any) -> Any:
+  for check in _checks.get() or ():
+    check(graph)
+  return _call_graph(graph, *args, **kwargs)
+
+
+_Function, _Graph = type(tf.function(lambda: None)), concrete_function.ConcreteFunction
+_call_function, _call_graph = _Function.__call__, _Graph.__call__
+_Function.__call__, _Graph.__call__ = map(  # TensorFlow offers no other place.
+    tf.autograph.experimental.do_not_convert, [_inlined, _checked])
 NeedsPlaceholder = lift_to_graph.UnliftableError
 
 
@@ -201,9 +247,8 @@ def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> 
 def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:
   """A function that reads the record at a position of a TFRecord file: its data, and where it ends.
 
-  Unlike a `tf.data.TFRecordDataset` it can go on behind a corrupt record, and needs no devices. It
-  raises a `tf.errors.DataLossError` if a checksum is wrong or the file ends in the data, and an
-  IndexError if the file ends before.
+  Unlike `tf.data`, it goes on behind a corrupt record, and needs no devices. It raises a
+  `tf.errors.DataLossError` for a wrong checksum or half a record, and an IndexError at the end.
   """
   return _pywrap_record_io.RandomRecordReader(file).read
 

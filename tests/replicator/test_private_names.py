@@ -36,6 +36,7 @@ MODULES = {
         "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         f"{LAUNCHER}._get_ordering_token", f"{LAUNCHER}._next_instance_key",
+        "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
         "tensorflow.python.eager.context:Context.abort_collective_ops",
         "tensorflow.python.eager.context:Context.configure_coordination_service",
         "tensorflow.python.eager.context:Context.get_config_key_value",
@@ -44,7 +45,10 @@ MODULES = {
         "tensorflow.python.eager.context:Context.wait_at_barrier",
         "tensorflow.python.eager.lift_to_graph:UnliftableError",
         "tensorflow.python.eager.lift_to_graph:lift_to_graph",
+        "tensorflow.python.eager.polymorphic_function.autograph_util:py_func_from_autograph",
+        "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction",
         "tensorflow.python.eager.record:VariableWatcher",
+        "tensorflow.python.eager.record:could_possibly_record",
         "tensorflow.python.eager.record:record_operation",
         "tensorflow.python.eager.record:should_record_backprop",
         "tensorflow.python.eager.record:stop_recording",
@@ -54,7 +58,7 @@ MODULES = {
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
               "_cross_device_ops", "_device", "_group_key", "_group_size", "_options", "_value",
-              "_unique_id", "_learning_rate"}
+              "_unique_id", "_learning_rate", "_autograph"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 

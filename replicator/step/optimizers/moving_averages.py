@@ -1,10 +1,21 @@
 """Exponential moving averages of the weights of networks."""
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from replicator.internals.keras_internals import VariableScope, values_of_scope
+from replicator.errors import UsageError
+from replicator.internals.keras_internals import (
+  VariableScope,
+  is_in_scope,
+  own_value,
+  values_of_scope,
+)
+from replicator.internals.tensorflow_internals import functions_inlined, may_be_recorded
+from replicator.step import context
 from replicator.step.optimizers.schedules import Number, value_at
+from replicator.step.replicated import copies_of
 
 import keras
 import tensorflow as tf
@@ -40,11 +51,47 @@ class MovingAverages(tf.Module):
 
   @contextlib.contextmanager
   def in_place_of_weights(self) -> Iterator[None]:
-    """A context in which networks compute with the averages; nothing is overwritten."""
+    """A context in which networks compute with the averages.
+
+    In Python code between steps the weights themselves get the values of the averages, so that all
+    that is compiled has them, too. Elsewhere only the values that Keras reads are replaced, and
+    what is compiled becomes a part of its caller: in a graph, where others need the weights; under
+    a tape, which would find gradients by them; and where other threads may compute at the same
+    time, those of `distributed_evaluation` or with parameter servers.
+    """
+    is_alone = (threading.current_thread() is threading.main_thread()
+                and not isinstance(context.run.strategy, tf.distribute.ParameterServerStrategy))
+    if (tf.executing_eagerly() and is_alone and not is_in_scope() and not may_be_recorded()
+        and not tf.config.functions_run_eagerly()):
+      with self._swapped(), VariableScope({}, drops=True, for_python=True):
+        yield
+      return
     values = {id(variable): tf.convert_to_tensor(average.value)
               for variable, average in zip(self._variables, self.values, strict=True)}
-    with VariableScope({**values_of_scope(), **values}, drops=True):
+    with functions_inlined(self._check), VariableScope({**values_of_scope(), **values}, drops=True):
       yield
+
+  @contextlib.contextmanager
+  def _swapped(self) -> Iterator[None]:
+    pairs = [pair for variable, average in zip(self._variables, self.values, strict=True)
+             for pair in zip(copies_of(own_value(variable)), copies_of(own_value(average)),
+                             strict=True)]
+    weights = [weight.read_value() for weight, _ in pairs]  # No number is copied, here and below.
+    try:
+      for weight, average in pairs:
+        weight.assign(average)
+      yield
+    finally:
+      for (weight, _), value in zip(pairs, weights, strict=True):
+        weight.assign(value)
+
+  def _check(self, compiled: Any) -> None:
+    """Raises a UsageError if a graph that is called here computes with the weights."""
+    handles = {id(copy.handle) for v in self._variables for copy in copies_of(own_value(v))}
+    if any(id(captured) in handles for captured in compiled.captured_inputs):
+      raise UsageError(f"averaged_weights: '{compiled.graph.name}' was compiled before, by "
+                       "get_concrete_function, and would compute with the weights here; call the "
+                       "tf.function itself, or the plain function")
 
 
 def _copy_of(variable: keras.Variable) -> keras.Variable:

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from replicator.errors import UsageError
 from replicator.internals.keras_internals import values_of_scope
 from replicator.step.nest import map_tensors
 
@@ -43,14 +42,12 @@ class any_batch_size:
   def __call__(self, *batch: Any) -> Any:
     """Calls the function with nests of tensors or arrays `[n, ...]`, or None.
 
-    Raises a UsageError if averages take the place of weights here: see `averaged_weights`.
+    In a step, and wherever else a graph is traced, it is a part of that graph.
     """
-    if tf.config.functions_run_eagerly():  # A compiled one would be called nevertheless.
+    # A graph of its own would have the variables of one replica, whose gradients others lack, and
+    # none of the values that replace those of variables here.
+    if not tf.executing_eagerly() or tf.config.functions_run_eagerly() or values_of_scope():
       return self._function(*batch)
-    if tf.executing_eagerly() and values_of_scope():
-      name = getattr(self, "__name__", "the function")
-      raise UsageError(f"{name}: is compiled once, and would keep the averages of now, or ignore "
-                       "them; enter averaged_weights() in the function itself")
     specs = map_tensors(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batch)
     key = tuple(tree.flatten(specs))
     if key not in self._traced:

@@ -7,7 +7,6 @@ import replicator
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 
@@ -63,11 +62,25 @@ def test_a_plain_function_and_its_compiled_one():
   assert concrete.structured_outputs.shape.as_list() == [None]
 
 
-def test_averages_around_the_call_are_refused():
+def test_a_loss_has_the_gradients_of_all_replicas(float64, synchronous):
+  with synchronous.scope():
+    scaled = Scaled(3.0)
+    weight = keras.Variable(3.0, dtype="float64")
+    optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.5), [weight])
+  scaled.scale, x = weight, np.arange(8.0).reshape(8, 1)
+  np.testing.assert_allclose(scaled.call({"x": x}), 3.0 * x)  # Compiled before, of one replica.
+  for whole in (True, False):
+    before = float(weight.numpy())
+    loss = lambda x, whole=whole: tf.reduce_mean(scaled.call({"x": x})) + (
+        0.0 if whole else tf.reduce_mean(weight.value))
+    synchronous.run(lambda x, loss=loss: optimizer.minimize(loss, x), x)
+    np.testing.assert_allclose(weight.numpy(), before - 0.5 * (x.mean() + (not whole)))
+  np.testing.assert_allclose(scaled.call({"x": x}), weight.numpy() * x)
+
+
+def test_values_that_a_scope_of_keras_replaces_are_not_kept():
   variable = keras.Variable(1.0)
-  optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(1.0), [variable], ema_decay=0.5)
   read = replicator.any_batch_size(lambda x: x * tf.convert_to_tensor(variable))
-  with (optimizer.averaged_weights(),
-        pytest.raises(replicator.UsageError, match=r"enter averaged_weights\(\) in the function")):
-    read(tf.ones([2]))
+  with keras.StatelessScope([(variable, tf.constant(2.0))]):
+    np.testing.assert_array_equal(read(tf.ones([2])), [2.0, 2.0])
   np.testing.assert_array_equal(read(tf.ones([2])), [1.0, 1.0])
