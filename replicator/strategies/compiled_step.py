@@ -83,6 +83,8 @@ class CompiledStep:
     self._steps_per_call, self._logs = steps_per_call, logs
     self._axis = 0 if steps_per_call == 1 else 1  # Of the examples of a batch.
     self._optimizers = dict(held_by(step, (Optimizer,)))
+    for optimizer in self._optimizers.values():
+      optimizer.copied_slots.begin()
     self._trainable = Trainable(step)
     self._traced: dict[tuple, _Traced] = {}
     self._newest = _Traced()

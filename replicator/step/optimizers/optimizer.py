@@ -20,6 +20,7 @@ from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.microbatch import has_examples, microbatch
+from replicator.step.optimizers.copied_slots import CopiedSlots
 from replicator.step.optimizers.flat_variables import FlatVariable, flatten, layout
 from replicator.step.optimizers.gradients import clipped, matched
 from replicator.step.optimizers.loss_scale import LossScale
@@ -76,6 +77,7 @@ class Optimizer(tf.Module):
     self.layout = layout(self._flats)
     with replaced(optimizer, unrounded(optimizer)):
       optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
+    self.copied_slots = CopiedSlots(optimizer, variables)
     self._averages = averages
     self.averages = averages.values if averages else []
     # All that an update reads or changes, the count of updates first.
