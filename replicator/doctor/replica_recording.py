@@ -21,8 +21,7 @@ import tensorflow as tf
 class ReplicaRecording(Recording):
   """The first steps of one variant."""
 
-  is_chief: bool
-  batch_size: int  # The global one.
+  is_chief: bool = True
 
 
 def record(main: Callable[[str], None], steps: int, precision: str) -> ReplicaRecording:
@@ -64,8 +63,8 @@ class ReplicaRecorder(Callback):
     self.hooks = [self._recorder]
     recorded = self._recorder.recording
     recorded.quantities.update(self._recorder.read(0))
-    self.recording = ReplicaRecording(recorded.quantities, recorded.evidence, run.is_chief,
-                                      run.input_context.global_batch_size)
+    self.recording = ReplicaRecording(recorded.quantities, recorded.evidence,
+                                      run.input_context.global_batch_size, run.is_chief)
 
   def after_steps(self, run: Run) -> None:
     """Reads the values after a step."""

@@ -37,6 +37,7 @@ class Recording:
   gradient, and each variable after the step, in the order in which a step computes them; float64,
   or whole numbers as they are."""
   evidence: Evidence
+  batch_size: int = 0  # The global one.
 
 
 class StepRecorder(Hook):
@@ -84,10 +85,11 @@ class StepRecorder(Hook):
 
   def ended(self, batch: tuple, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """The batch, the losses and the gradients, means over replicas: `{"place kind/name": ...}`."""
-    graph = tf.compat.v1.get_default_graph()
+    graph, size = tf.compat.v1.get_default_graph(), context.run.global_batch_size
+    self.recording.batch_size = size
     self.recording.evidence.look_at_graph(graph)
     if context.num_replicas() == 1 and not tf.executing_eagerly():
-      self._inside = graph, tree.flatten(batch), outputs, context.run.global_batch_size
+      self._inside = graph, tree.flatten(batch), outputs, size
     gradients, _ = context.current().kept.get(self, ((), None))
     found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in outputs.items()),
              *gradients]

@@ -34,7 +34,7 @@ def quantities(kind: str, step: int = 1, **values) -> dict:
 def cause(one: dict, changes: dict, seen: Evidence | None = None, parts: int = 2,
           microbatches: bool = False) -> str:
   """The likely cause of `changes` to the quantities of `parts` replicas or micro-batches."""
-  reference = Recording(one, seen or Evidence(lambda: None))
+  reference = Recording(one, seen or Evidence(lambda: None), 8)
   other = one | changes
   first = diagnosis.compare(one, other, 1e-9)[1]
   return diagnosis.Case(reference, other, first, parts, microbatches, 1e-9).cause()

@@ -35,7 +35,7 @@ def rows(recordings: dict, words=None, **seen):
       raise found
     found = next(found) if hasattr(found, "__next__") else found
     values = found if isinstance(found, dict) else quantities("loss", a=found)
-    return ReplicaRecording(values, evidence, True, 8)
+    return ReplicaRecording(values, evidence, 8, True)
   check._record, check._devices, check.reference = record, 1 if words else 2, record(1)
   return list(check.results(words))
 
@@ -80,7 +80,7 @@ def test_a_variant_that_is_refused_says_so_in_one_line():
 def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
   def recorded_by(words, workers):
     assert (words, workers) == (["--experiment=x"], 2)
-    return ReplicaRecording(quantities("loss", a=2.0), inspection.Evidence(lambda: None), True, 8)
+    return ReplicaRecording(quantities("loss", a=2.0), inspection.Evidence(lambda: None), 8, True)
   monkeypatch.setattr(replica_check, "recorded_by", recorded_by)
   row = rows({}, words=["--experiment=x"])[3]
   assert (row.check, row.verdict) == ("2 processes", DIFFERS)
