@@ -33,6 +33,8 @@ class StopSignal(contextlib.ExitStack):
     self._thread = threading.get_ident()  # The main thread, where handlers run.
 
   def __enter__(self):
+    if not hears_signals():
+      return self
     self.enter_context(stop_signals(self._receive))
     self.enter_context(signals_heard(self.hear))
     return self
@@ -63,7 +65,12 @@ def sigterm_held() -> Iterator[Callable[[], None]]:
   SIGTERM is delivered when the run can save, or when an observer stopped it before. It is dropped
   when the run has ended, or has failed: that error is what the user needs to see. A program whose
   run was stopped and saved drops it until its end, so that a late one does not change its status.
+  A process that is forked meanwhile answers it as before.
   """
+  global _outside
+  if not hears_signals():
+    yield lambda: None
+    return
   held: list[int] = []
 
   def release() -> None:
@@ -72,14 +79,34 @@ def sigterm_held() -> Iterator[Callable[[], None]]:
       os.kill(os.getpid(), signal.SIGTERM)
 
   previous: Any = signal.signal(signal.SIGTERM, lambda number, frame: held.append(number))
+  outside, _outside = _outside, previous if _outside is None else _outside
   try:
     yield release
     held.clear()
   except Exception as error:
     held.clear()
     if context.run.is_program and isinstance(error, Preempted):
-      previous = signal.SIG_IGN
+      previous, outside = signal.SIG_IGN, _outside
     raise
   finally:
     signal.signal(signal.SIGTERM, previous)
+    _outside = outside
     release()
+
+
+_outside: Any = None  # The handler of SIGTERM outside of the training that is under way.
+
+
+def _in_child() -> None:
+  """Lets a forked process be ended by SIGTERM; Ctrl-C, which reaches it too, is for its parent."""
+  if _outside is not None:
+    signal.signal(signal.SIGTERM, _outside)
+    signal.set_wakeup_fd(-1)  # Else this process would hear the signals of that one.
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def hears_signals() -> bool:
+  """Whether this thread can answer signals: the main thread alone can."""
+  return threading.current_thread() is threading.main_thread()

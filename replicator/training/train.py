@@ -159,6 +159,8 @@ def train(make_step: Callable[[], Callable],
     run = Run(step, replicator, folder, schedule, inputs, context, evaluate, before_call, guard,
               checkpoints)
     run.checks_first_step, run.is_exact = check_first_step, deterministic
+    if not preemption.hears_signals():
+      run.say("note: train was not called in the main thread, so SIGTERM and Ctrl-C do not save")
     calls = Calls(run)
     calls.begin_installed()
     run.guard.check_supported(replicator.name)

@@ -6,10 +6,12 @@ the step, the state of the loop, the scalars that were logged at exactly this st
 networks' weights, the roles of the optimizers' variables, and the configured learning rates.
 """
 
+import contextlib
 import pathlib
 import re
 import sys
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 
 from replicator import atomic
 from replicator.errors import UsageError
@@ -107,7 +109,20 @@ def read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
   """The values at some paths; None for all."""
   if not (folder / f"{_BUNDLE}.index").exists():
     return {}
-  reader = tf.train.load_checkpoint(str(folder / _BUNDLE))
-  return {path: np.asarray(reader.get_tensor(path))
-          for path in sorted(reader.get_variable_to_shape_map())
-          if paths is None or path in paths}
+  with _no_pattern(folder) as place:
+    reader = tf.train.load_checkpoint(str(place / _BUNDLE))
+    return {path: np.asarray(reader.get_tensor(path))
+            for path in sorted(reader.get_variable_to_shape_map())
+            if paths is None or path in paths}
+
+
+@contextlib.contextmanager
+def _no_pattern(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A path of the folder for TensorFlow, which reads the files that match its name as a pattern."""
+  if not re.search(r"[][*?\\]", str(folder)):
+    yield folder
+    return
+  with tempfile.TemporaryDirectory(prefix="replicator-") as place:
+    link = pathlib.Path(place, "checkpoint")
+    link.symlink_to(folder.resolve())
+    yield link

@@ -1,5 +1,7 @@
 """A signal at any moment of a run: it is saved, and its status is 42; once it is done, 0."""
 
+import concurrent.futures
+import contextlib
 import itertools
 import os
 import pathlib
@@ -9,14 +11,21 @@ from replicator.errors import Preempted
 from replicator.step import context
 from replicator.training import preemption
 from replicator.training.checkpoints import store
+from tests.programs.counter import Counter
 from tests.programs.logs import rows
 from tests.programs.processes import launched
+from tests.replicator.training import runs
 
 import pytest
 
 SETTINGS = ["train.steps = 24", "train.global_batch_size = 4", "train.log_every = 1",
             "train.eval_every = 24", "train.checkpoint_every = 4",
             "Replicator.strategy = 'multi_worker_mirrored'"]
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_run(monkeypatch):
+  monkeypatch.setattr(preemption, "_outside", None)
 
 
 @pytest.fixture
@@ -103,3 +112,38 @@ def test_a_signal_at_any_moment_saves_and_ends_with_42(tmp_path):
     logged = rows(tmp_path / "asked")
     assert logged == unbroken[:len(logged)] and len(logged) >= last, moment
   assert logged == unbroken
+
+
+def status_of_child(number: int) -> int:
+  """The exit status of a forked process that gets a signal, or lives on for a while."""
+  child = os.fork()
+  if not child:
+    os.kill(os.getpid(), number)
+    os._exit(0)
+  return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_process_forked_in_a_training_ends_at_a_sigterm_which_its_parent_does_not_hear():
+  said: list[str] = []
+  with preemption.sigterm_held(), preemption.StopSignal(said.append) as stop:
+    assert status_of_child(signal.SIGTERM) == -signal.SIGTERM
+    assert status_of_child(signal.SIGINT) == 0
+    assert not stop.received
+  assert status_of_child(signal.SIGTERM) == -signal.SIGTERM
+  assert not said
+
+
+def test_a_process_forked_after_a_program_has_saved_ends_at_a_sigterm(monkeypatch):
+  monkeypatch.setattr(context.run, "is_program", True)
+  previous = signal.getsignal(signal.SIGTERM)
+  with contextlib.suppress(Preempted), preemption.sigterm_held():
+    raise Preempted(3)
+  assert status_of_child(signal.SIGTERM) == -signal.SIGTERM
+  signal.signal(signal.SIGTERM, previous)
+
+
+def test_another_thread_trains_without_signals(tmp_path, capsys):
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    pool.submit(runs.train, tmp_path, "train.steps = 2", step=Counter).result()
+  assert "not called in the main thread" in capsys.readouterr().out
+  assert [row["count"] for row in rows(tmp_path)] == [1, 2]

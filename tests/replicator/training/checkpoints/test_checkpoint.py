@@ -24,6 +24,7 @@ from tests.replicator.training.checkpoints.runs import (
 from tests.replicator.training.runs import MIRRORED_2
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -158,6 +159,14 @@ class Forgetful(tf.Module):
   def __call__(self):
     (hidden,) = self.hidden
     return {"value": self.use(hidden.deref())}
+
+
+@pytest.mark.parametrize("name", ["a[1]b", "a*", "a?", "a\\b", "[ab", "{a,b}"])
+def test_a_folder_whose_name_would_be_a_pattern_is_read(name, tmp_path):
+  for other, value in (("aXb", 2.0), (name, 1.0)):
+    (tmp_path / other).mkdir()
+    store.write_bundle(tmp_path / other, {"x": np.float32(value)})
+  assert store.read_bundle(tmp_path / name) == {"x": 1.0}
 
 
 @pytest.mark.parametrize("use, bindings", [
