@@ -36,6 +36,8 @@ import tree
 if TYPE_CHECKING:
   from replicator.strategies.replicator import Replicator
 
+_MANY_SHAPES = 10
+
 
 @dataclasses.dataclass
 class _Traced:
@@ -146,11 +148,22 @@ class CompiledStep:
     lines = [*self._newest.remarks, *draws.warnings(self.graph, self._replicator.num_replicas),
              *graphs.warnings(self.graph, self._replicator.jit_compile),
              *untrained.warnings(self.graph, self._step, self._optimizers,
-                                 self._trainable.unfrozen())]
+                                 self._trainable.unfrozen()), *self._many_shapes()]
     new = [line for line in lines if line not in self._warned]
     self._warned.update(lines)
     return new
 
+  def _many_shapes(self) -> list[str]:
+    """A line if batches come in so many shapes that compiling may take longer than training."""
+    found = list(dict.fromkeys(shapes for _, shapes in self._traced))[:_MANY_SHAPES]
+    if len(found) < _MANY_SHAPES:
+      return []
+    varied = next(shape for (_, shape, _), (_, first, _) in zip(found[-1], found[0], strict=True)
+                  if shape != first)
+    return [f"the step was compiled for {_MANY_SHAPES} shapes of batches, the newest with a tensor "
+            f"{varied}, and is compiled for each further one, which takes time and memory; pad "
+            "batches to a few lengths, for instance with tf.data's bucket_by_sequence_length and "
+            "pad_to_bucket_boundary=True"]
   @property
   def _compiles_whole(self) -> bool:
     return self._xla and self._replicator.compiles_whole
@@ -162,8 +175,8 @@ class CompiledStep:
     return tf.constant(step, tf.int64), flag, batch
 
   def _traced_for(self, arguments: tuple) -> _Traced:
-    key = self._trainable.flags(), *((path, x.shape, x.dtype) for path, x in
-                                     tree.flatten_with_path(arguments))
+    shapes = tuple((path, x.shape, x.dtype) for path, x in tree.flatten_with_path(arguments))
+    key = self._trainable.flags(), shapes
     if key in self._traced:
       return self._traced[key]
     traced = _Traced(arguments=arguments)

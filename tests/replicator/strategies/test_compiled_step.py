@@ -101,6 +101,16 @@ def test_scalars_are_exact_in_a_run_of_any_precision(set_precision, synchronous,
       "third": {1 / 3}, "frames": {16_777_217}, "drawn": {4_503_599_627_370_497}}
 
 
+def test_batches_of_ten_shapes_are_a_warning_which_comes_once():
+  step = CompiledStep(Replicator(), lambda x: {"sum": tf.reduce_sum(x["x"])}, logs=True)
+  lines = []
+  for length in [*range(1, 10), *range(1, 10), 10, 11, 12]:
+    assert step(0, {"x": np.ones([2, length])}).fetch()[0]["sum"] == 2 * length
+    lines += step.warnings()
+    assert len(lines) == (length >= 10)
+  assert re.search(r"10 shapes of batches, .*\(2, 10\).*bucket_by_sequence_length", lines[0])
+
+
 def test_outputs_that_are_no_dict_of_scalars():
   column = "which is a column of the log already; call it something else"
   for step, message in [
