@@ -116,6 +116,7 @@ class Progress(Status):
     self._total_steps = total_steps
     self._global_batch_size = global_batch_size
     self._first_step = first_step
+    self._back: tuple[float, int] | None = None  # When the run was rolled back, and to which step.
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
     self._unseen = ""  # The newest plain line, if it has not been written yet.
     self._last_progress = -math.inf  # When the last plain line was written.
@@ -153,11 +154,14 @@ class Progress(Status):
       self.note(self._unseen)
       self._unseen, self._last_progress = "", now
 
+  def go_back(self, step: int) -> None:
+    """Counts from an earlier step on, because the run was rolled back."""
+    self._points.clear()
+    self._back = self._clock(), step
+
   def _rate(self, step: int) -> float:
     now = self._clock()
-    if self._points and step <= self._points[-1][1]:  # The run was rolled back.
-      self._points.clear()
-    since, from_step = self._begun, self._first_step
+    since, from_step = self._back or (self._begun, self._first_step)
     self._points.append((now, step))
     if len(self._points) > 1:  # The step is compiled before the first log point.
       while len(self._points) > 2 and self._points[1][0] <= now - _RATE_SECONDS:

@@ -154,6 +154,8 @@ class Loop:
     except Diverged as diverged:
       self._run.say(self._position.roll_back(diverged))
       self._run.writer.take_back(self._run.step)
+      if self._run.progress:
+        self._run.progress.go_back(self._run.step)
       self._prepare()
       return True
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replicator import random
-from replicator.errors import RunFailed
+from replicator.errors import RunFailed, UsageError
 from replicator.strategies.replicator import Replicator
 from replicator.training.checkpoints import store
 from replicator.training.divergence.guard import Divergence, Guard, History
@@ -64,13 +64,20 @@ class Rollback:
 
   def last_checkpoint(self) -> str:
     """Says where one can continue."""
-    steps = store.steps_of(self._workdir / "checkpoints")
-    if not steps:
+    folder = self._workdir / "checkpoints"
+    try:
+      last = store.newest_good(folder)
+    except UsageError as error:
+      return str(error)
+    if last is None:
       return "no checkpoint was saved before"
-    found = f"the last good checkpoint is of step {max(steps)}"
+    step = last[1]["step"]
+    found = f"the last good checkpoint is of step {step}"
     if self._guard.action == "roll_back":
       return found
-    return f"{found}, from which Guard.action = 'roll_back' would go on"
+    due = (store.newest_good(folder, due_only=True) or last)[1]["step"]
+    return found + (", from which Guard.action = 'roll_back' would go on" if due == step else
+                    f"; Guard.action = 'roll_back' would go on from step {due}")
 
   def roll_back(self, diverged: Diverged, step: int, counted: dict[str, Any]) -> str:
     """Continues from the checkpoint of a step with other draws and data; returns one line about it.

@@ -152,15 +152,19 @@ def test_the_recent_past_is_half_a_minute():
   assert " 2.45 steps/s" in out.getvalue().splitlines()[-1]  # 49 steps in 20 s.
 
 
-@pytest.mark.parametrize("steps", [(100, 200, 60, 70), (100, 200, 200, 210)])
-def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again(steps):
-  progress, clock, out = made()
+@pytest.mark.parametrize("first_step, back_to", [(0, 50), (0, 190), (90, 50)])
+def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again(first_step, back_to):
+  progress, clock, out = made(first_step=first_step)
   with progress:
-    for step in steps:  # Rolled back to an earlier step than the third, which is logged again.
+    for step in (100, 200):
       clock.now += 10
       progress.update(step, {})
-  assert out.getvalue().splitlines()[-1].startswith(
-      f"step {steps[-1]}/5000  1 steps/s  64 examples/s")
+    progress.go_back(back_to)
+    for number in (1, 2):
+      clock.now += 10
+      progress.update(back_to + 10 * number, {})
+      assert out.getvalue().splitlines()[-1].startswith(
+          f"step {back_to + 10 * number}/5000  1 steps/s  64 examples/s")
 
 
 @pytest.mark.parametrize("scalars, shown", [

@@ -125,6 +125,13 @@ def test_a_rollback_may_need_a_checkpoint_that_was_saved_at_an_end(ended_at, tmp
   assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
 
 
+def test_the_step_to_which_a_rollback_would_return_is_named_if_it_is_not_the_last(tmp_path):
+  train(tmp_path, "train.steps = 5")
+  with pytest.raises(RunFailed, match=(
+      r"last good checkpoint is of step 5; Guard.action = 'roll_back' would go on from step 4")):
+    train(tmp_path)
+
+
 def test_an_agent_acts_with_no_weights_that_the_guard_has_not_seen(tmp_path, capsys):
   def act(step, number):
     assert np.isfinite(step.weights).all()
