@@ -96,10 +96,17 @@ class Journal:
     run.writer.scalars(run.step, scalars)
     run.writer.images(run.step, found.images)
     run.writer.histograms(run.step, {f"eval/{n}": x for n, x in found.histograms.items()})
-    run.say(f"step {run.step}  " + "  ".join(
-        f"{name} {value:.4g}" for name, value in scalars.items()))
+    shown = [f"{name} {value:.4g}" for name, value in scalars.items()] or [
+        f"{kind} {', '.join(values)}" for kind, values in (
+            ("images", found.images), ("histograms", found.histograms)) if values]
+    run.say("  ".join([f"step {run.step}", *(shown or ["evaluated"])]))
+    best = run.retention.keep_best or ""
+    line = (f"Checkpoints.keep_best = '{best}': the evaluation has no scalars, and without one of "
+            "that name no checkpoint is the best")
     if scalars:
-      self._run.retention.check_logged(list(scalars), evaluated=True)
+      run.retention.check_logged(list(scalars), evaluated=True)
+    elif best.startswith("eval/") and line not in run.warnings:
+      run.warn(line)
 
   def check_best(self, names: list[str], may_log: bool) -> None:
     """Raises a UsageError if no step logs the scalar that names the best checkpoint.

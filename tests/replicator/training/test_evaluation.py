@@ -69,3 +69,12 @@ def test_functions_that_take_more_by_another_way_are_called(tmp_path):
 def test_functions_of_another_form_are_refused(functions, message, tmp_path):
   assert refusal(runs.train, tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
                  **functions).startswith(message)
+
+
+def test_an_evaluation_of_images_alone_is_shown_and_cannot_say_what_is_best(tmp_path, capsys):
+  evaluate = lambda step: Evaluation({}, {"samples": np.zeros([2, 2], np.uint8)})
+  runs.train(tmp_path, "train.steps = 2", "train.eval_every = 1",
+             "Checkpoints.keep_best = 'eval/score'", step=Counter, evaluate=evaluate)
+  lines = capsys.readouterr().out.splitlines()
+  assert "step 1  images samples" in lines
+  assert len([line for line in lines if "keep_best = 'eval/score'" in line]) == 1
