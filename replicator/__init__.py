@@ -7,6 +7,7 @@ The names in `__init__.pyi` are the whole interface. Each loads on first use, so
 import importlib
 
 from replicator.console.hidden import explain_hidden_modules
+from replicator.console.keras_backend import use_tensorflow
 from replicator.console.quiet import quiet_tensorflow
 from replicator.training.workdir import places
 
@@ -14,6 +15,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
+use_tensorflow()
 quiet_tensorflow(before=lambda: importlib.import_module("replicator.app.start").begin_program())
 explain_hidden_modules()
 # A run may be in an object store, which the training opens by this tool.

@@ -33,7 +33,7 @@ def check_formats(formats: Sequence[str]) -> None:
   missing = [each for each in _ONNX_PACKAGES if not importlib.util.find_spec(each)]
   if "onnx" in formats and missing:
     raise UsageError(f"--formats=onnx: needs the package {missing[0]}; run pip install "
-                     "-e '.[export]', or write --formats=savedmodel")
+                     "'replicator[export]', or write --formats=savedmodel")
 
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path

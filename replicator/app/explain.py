@@ -171,7 +171,7 @@ def _configuration_of(run: str) -> str:
   path = folder_of(run)
   path = path / "config.gin" if path.is_dir() else path
   try:
-    written = path.read_text(encoding="utf-8")
+    written = path.read_text(encoding="utf-8-sig")
     differences.values(written)
   except (OSError, ValueError) as error:
     reason = "no such file" if isinstance(error, FileNotFoundError) else first_line(error)

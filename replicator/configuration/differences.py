@@ -71,7 +71,7 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
   run reports the mistake. `inside` are the files that include it.
   """
   try:
-    text = pathlib.Path(gin_files.found(path)).read_text(encoding="utf-8", errors="replace")
+    text = pathlib.Path(gin_files.found(path)).read_text(encoding="utf-8-sig", errors="replace")
   except OSError:
     return []
   found = []

@@ -121,7 +121,7 @@ class _Reader:
 
   def read_file(self, path: str) -> None:
     try:
-      with open(path, encoding="utf-8") as file:
+      with open(path, encoding="utf-8-sig") as file:
         text = file.read()
     except (OSError, UnicodeDecodeError) as error:
       raise UsageError(f"{path}: cannot be read: {first_line(error)}") from error

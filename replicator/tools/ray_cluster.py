@@ -29,7 +29,8 @@ def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
   try:
     ray = importlib.import_module("ray")
   except ModuleNotFoundError as error:
-    raise UsageError(f"{needed_by}: Ray is not installed; pip install -e '.[sweep]'") from error
+    raise UsageError(
+        f"{needed_by}: Ray is not installed; pip install 'replicator[sweep]'") from error
   if ray.is_initialized():
     return ray
   wanted = remote or address()

@@ -217,7 +217,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   assert export.main(["--run=run", "--out=out"]) == 2
   assert capsys.readouterr().err == (
-      "error: --formats=onnx: needs the package tf2onnx; run pip install -e '.[export]', or "
+      "error: --formats=onnx: needs the package tf2onnx; run pip install 'replicator[export]', or "
       "write --formats=savedmodel\n")
 
 

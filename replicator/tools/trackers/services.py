@@ -17,7 +17,7 @@ _allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Names as MLflow tak
 
 @gin.configurable(module="replicator")
 class MLflow(Tracker):
-  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.callbacks = [@MLflow()]`.
+  """Logs to MLflow: `pip install 'replicator[mlflow]'`, and `train.callbacks = [@MLflow()]`.
 
   A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change a
   parameter: a tag of its name has the value of a resumed run. In names, letters that MLflow does
@@ -80,7 +80,7 @@ class MLflow(Tracker):
 
 @gin.configurable(module="replicator")
 class WandB(Tracker):
-  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, and `train.callbacks = [@WandB()]`.
+  """Logs to Weights & Biases: `pip install 'replicator[wandb]'`, `train.callbacks = [@WandB()]`.
 
   Offline, the run is in the workdir's folder `wandb/`, and `wandb sync` sends it. W&B cannot resume
   a run there, so a resumed run writes its lines and images again, in place of the earlier ones.
@@ -129,7 +129,7 @@ class WandB(Tracker):
 
 @gin.configurable(module="replicator")
 class Trackio(Tracker):
-  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.callbacks = [@Trackio()]`.
+  """Logs to Trackio: `pip install 'replicator[trackio]'`, and `train.callbacks = [@Trackio()]`.
 
   The runs are on this machine, in the folder that TRACKIO_DIR names; `trackio show` shows them. A
   run is named after its workdir and its id. A run that does not finish has an alert.

@@ -88,4 +88,4 @@ def require(service: Tracker) -> None:
   """Raises a UsageError if the package of a service is not installed."""
   name = type(service).__name__
   if importlib.util.find_spec(name.lower()) is None:
-    raise UsageError(f"@{name}() needs its package: pip install -e '.[{name.lower()}]'")
+    raise UsageError(f"@{name}() needs its package: pip install 'replicator[{name.lower()}]'")

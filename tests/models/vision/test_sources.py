@@ -187,8 +187,8 @@ def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("source, package, line", [
-    (HuggingFace, "datasets", "package datasets: pip install -e '.[huggingface]'"),
-    (TFDS, "tensorflow_datasets", "TFDS needs TensorFlow Datasets: pip install -e '.[tfds]'")])
+    (HuggingFace, "datasets", "package datasets: pip install 'replicator[huggingface]'"),
+    (TFDS, "tensorflow_datasets", "needs TensorFlow Datasets: pip install 'replicator[tfds]'")])
 def test_a_missing_package_is_named(source, package, line, monkeypatch):
   monkeypatch.setitem(sys.modules, package, None)
   assert line in refusal(source, "cifar10", 32)

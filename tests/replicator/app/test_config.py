@@ -3,7 +3,7 @@
 import pathlib
 
 from replicator.app import config
-from replicator.configuration import checks, statements
+from replicator.configuration import checks, differences, statements
 from replicator.configuration.gin_internals import registry
 from tests.replicator.app.configurables import error, value, write
 
@@ -186,6 +186,14 @@ def test_an_ambiguous_name_is_an_error():
     registry().pop("another.module.planted")
   assert reported.startswith("a.gin:2: 'planted' may mean any of: ")
   assert "another.module.planted" in reported
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file():
+  for name, text in (("mark.gin", "planted.rate = 7.0\n"), ("outer.gin", "include 'mark.gin'\n")):
+    pathlib.Path(name).write_text(text, encoding="utf-8-sig")
+  config.parse(["outer.gin"], [])
+  assert value("planted.rate") == 7.0
+  assert differences.written_in("outer.gin") == differences.written_in("mark.gin")
 
 
 def test_a_file_that_is_not_text_is_an_error():

@@ -25,6 +25,6 @@ def test_an_address_where_nobody_listens(scheme, monkeypatch):
 
 def test_a_missing_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "ray", None)
-  remedy = "Ray is not installed; pip install -e '.[sweep]'"
+  remedy = "Ray is not installed; pip install 'replicator[sweep]'"
   assert refusal(ray_cluster.connect, "--runner=ray") == f"--runner=ray: {remedy}"
   assert refusal(actor_process.RayActor, b"") == f"ActorPool.where = 'ray': {remedy}"

@@ -149,7 +149,7 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
   monkeypatch.setitem(sys.modules, "pyspark", None)
   assert __main__.main(["--spark=local", "--workers=1", "--", "true"]) == 2
   assert capsys.readouterr().err == (
-      "launch: --spark=local: PySpark is not installed; pip install -e '.[spark]'\n")
+      "launch: --spark=local: PySpark is not installed; pip install 'replicator[spark]'\n")
 
 
 @pytest.mark.parametrize("flag, module", [("--spark=spark://", "pyspark"), ("--ray=", "ray")])

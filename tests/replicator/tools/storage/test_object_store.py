@@ -251,7 +251,8 @@ def test_what_no_store_is_opened_for_is_one_line(monkeypatch):
       "memory://run: would end with this process; write a folder, s3://... or gs://...")
   assert refused("nix://run").startswith("nix://run: cannot be opened (Protocol not known: nix")
   monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
-  assert refused("gs://bucket/run") == ("gs://bucket/run: needs a package: pip install -e '.[gs]'")
+  assert refused("gs://bucket/run") == (
+      "gs://bucket/run: needs a package: pip install 'replicator[gs]'")
   with pytest.raises(UsageError, match=r"--out=s3:/bucket/grid.png: must be on this machine"):
     places.refuse_url(pathlib.Path("s3://bucket/grid.png"), "--out", "write a file")
   assert not os.path.exists("s3:")

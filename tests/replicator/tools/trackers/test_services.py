@@ -24,7 +24,7 @@ STATUS = {"mlflow": "FINISHED", "wandb": 0, "trackio": []}
 def test_a_run_that_is_killed_or_rolled_back_equals_its_metrics(service, what, kill, tmp_path):
   """A kill leaves the service behind the checkpoint of step 20, or ahead of it."""
   if importlib.util.find_spec(service) is None:
-    pytest.skip(f"pip install -e '.[{service}]'")
+    pytest.skip(f"pip install 'replicator[{service}]'")
   workdir = Workdir(tmp_path / "sweep" / "trials" / "digits")
   process = functools.partial(
       python, services.__file__, service, workdir.folder, cwd=tmp_path, HOME=str(tmp_path),
@@ -66,4 +66,4 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
   monkeypatch.setattr(tracker.importlib.util, "find_spec", lambda name: None)
   for kind in (trackers.MLflow, trackers.WandB, trackers.Trackio):
     name = kind.__name__
-    assert refusal(kind) == f"@{name}() needs its package: pip install -e '.[{name.lower()}]'"
+    assert refusal(kind) == f"@{name}() needs its package: pip install 'replicator[{name.lower()}]'"
