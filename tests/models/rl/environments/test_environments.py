@@ -63,7 +63,7 @@ def test_the_error_of_a_missing_package_says_how_to_install_it(
     monkeypatch, missing, extra, settings, needed):
   pytest.importorskip(needed)
   monkeypatch.setitem(sys.modules, missing, None)
-  with pytest.raises(UsageError, match=rf"needs {missing}, .* pip install -e '\.\[{extra}\]'"):
+  with pytest.raises(UsageError, match=rf"needs {missing}, .* pip install 'replicator\[{extra}\]'"):
     Environments(**settings)
 
 
