@@ -154,7 +154,7 @@ _CALLED = {
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   """Why the engine cannot call `update_step` of an optimizer, in place of its `apply`; or None."""
   kind, base = type(optimizer), keras.optimizers.Optimizer
-  rate = optimizer._learning_rate
+  rate = rate_of(optimizer)
   if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
     return "its learning rate is a function, which is called once; write a number or a schedule"
   if isinstance(optimizer, keras.optimizers.Muon):
@@ -174,6 +174,11 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
               "step calls update_step for each variable, in place of Keras' apply; do this in "
               "update_step, or to the gradients before apply")
   return None
+
+
+def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+  """The learning rate of an optimizer as it was given: a schedule, a function, or a variable."""
+  return optimizer._learning_rate
 
 
 def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:

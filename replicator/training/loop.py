@@ -54,7 +54,7 @@ class Loop:
     self._shards = EvaluationShards(run.replicator, all_evaluate)
     self._evaluate = run.evaluate if run.is_chief or all_evaluate else None
     self._hooks = [*([Signals(run.module)] if run.guard.signals else []), *calls.hooks]
-    self._rates = LearningRates(run.module) if run.guard.signals else None
+    self._rates = LearningRates(run.module)
     self._stream = stream(None, run.input_context)
     self._batches: Iterator[Any] = self._stream
 
@@ -216,6 +216,8 @@ class Loop:
       if not self._can_trace:  # Else it was checked before the call.
         self._saver.check_complete(self._compiled)
       self._saver.check_copies(self._compiled.assigned_at)
+      for warning in self._rates.warnings(self._run.step, self._schedule.steps):
+        self._run.warn(warning)
     self._journal.write_config()
 
   def _say_warnings(self) -> None:
@@ -229,7 +231,7 @@ class Loop:
     run, schedule, journal = self._run, self._schedule, self._journal
     if run.step and schedule.logs_at(run.step):
       means = self._position.means.take()
-      journal.log(means, self._rates.now() if self._rates else {})
+      journal.log(means, self._rates.now() if run.guard.signals else {})
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)

@@ -50,6 +50,14 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
     return tf.cast(value(count), tf.float64)
 
 
+def zero_share(value: Number, counts: int) -> float:
+  """The part of so many counts at whose end a schedule, which was not 0 before, stays 0."""
+  places = range(0, 101, 5) if is_schedule(value) else ()
+  at = [float(value_at(value, tf.constant(counts * place // 101, tf.int64))) for place in places]
+  after = [place for place, number in zip(places, at, strict=True) if number != 0][-1:]
+  return (100 - after[0]) / 100 if after else 0.0
+
+
 # ---- All digits of a float ----------------------------------------------------------------------
 
 

@@ -23,9 +23,11 @@ def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
   counts = [optimizer.keras_optimizer.iterations for optimizer in optimizers.values()]
   owned = [v for optimizer in optimizers.values() for v in optimizer.variables_updated]
   assigned = {id(v) for v, _ in graphs.writes(graph, [*counts, *owned, *late])}
+  # A network that the step never uses, such as an optional head, needs no warning.
+  missed = graphs.read(graph, [*owned, *late]) - assigned
   for (path, optimizer), count in zip(optimizers.items(), counts, strict=True):
     trainable = [v for v in optimizer.variables_updated if v.trainable]
-    without = [v for v in trainable if id(v) not in assigned]
+    without = [v for v in trainable if id(v) in missed]
     if trainable and id(count) not in assigned:
       yield (f"the step does not apply its optimizer '{path}', so the "
              f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
@@ -34,8 +36,7 @@ def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
       yield (f"the optimizer '{path}' has variables without any gradient, which do not train: "
              f"{_named(without)}; compute all of the loss inside minimize or the tape, without "
              "tf.round, tf.argmax or tf.stop_gradient, or set trainable = False")
-  read = graphs.read(graph, late)
-  if untrained := [v for v in late if id(v) in read - assigned]:
+  if untrained := [v for v in late if id(v) in missed]:
     yield ("variables that became trainable after wrap_optimizer belong to no optimizer, and do "
            f"not train: {_named(untrained)}; build all layers, LoRA included, before "
            "wrap_optimizer, pass it all that will train, and freeze layers afterwards")

@@ -13,14 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.keras_internals import layers_in
+from replicator.internals.keras_internals import layers_in, rate_of
 from replicator.step import context
 from replicator.step.hooks import Hook
 from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.optimizers.schedules import zero_share
+from replicator.step.replicated import read
 from replicator.step.variables import held_by
 
 import keras
 import tensorflow as tf
+
+_LONG = 0.1  # The part of a run for which a rate of 0 is a mistake.
 
 
 class Signals(Hook):
@@ -78,6 +82,18 @@ class LearningRates:
     """The learning rate of the next update, by name: it depends on the updates so far alone."""
     return {name: float(optimizer.learning_rate)
             for name, optimizer in self._optimizers.items()}
+
+  def warnings(self, step: int, steps: int) -> list[str]:
+    """Lines about the rates that are 0 long before `steps` steps end, of which `step` are done."""
+    lines = []
+    for name, optimizer in self._optimizers.items():
+      keras_optimizer = optimizer.keras_optimizer
+      updates = read(keras_optimizer.iterations.value) / step  # Of one step.
+      share = zero_share(rate_of(keras_optimizer), round(updates * steps))
+      if share > _LONG:
+        lines.append(f"{name} is 0 in the last {share:.0%} of train.steps = {steps}: its schedule "
+                     f"counts updates, which will be {round(updates * steps)}; let it end there")
+    return lines
 
 
 def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,12 @@ def test_there_is_no_warning_if_each_has_a_gradient_in_one_of_the_updates(losses
   assert said(Two(*losses, **options)) == []
 
 
+def test_a_network_that_is_not_used_needs_no_gradient():
+  step = Two(lambda step, _: step.a(step.x))
+  step.b = lambda x: x
+  assert said(step) == []
+
+
 def test_what_is_frozen_needs_no_gradient():
   step = Two(ROUNDED)
   step.b.trainable = False

@@ -13,6 +13,7 @@ from replicator import (
 from replicator.step import context
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.training.divergence.diagnostics import LearningRates, Signals
+from tests.replicator.training.runs import MIRRORED_2, train
 
 import keras
 import numpy as np
@@ -80,6 +81,36 @@ def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
   assert rates.now() == expected
   falling.apply([tf.constant([1.0])])
   assert rates.now() == {**expected, "learning_rate/others/0": 0.25}
+
+
+class Decaying(tf.Module):
+  """Two updates a step, at a rate that is 0 after some of them."""
+
+  def __init__(self, rate):
+    super().__init__()
+    self.variable = keras.Variable([0.0])
+    self.optimizer = wrap_optimizer(keras.optimizers.SGD(rate), [self.variable])
+
+  def __call__(self):
+    for _ in range(2):
+      self.optimizer.apply([tf.constant([1.0])])
+    return {"loss": 0.0}
+
+
+@pytest.mark.parametrize("rate, share", [
+    (lambda: schedules.LinearDecay(0.5, updates=10), "75%"), (lambda: 0.5, None),
+    (lambda: schedules.LinearDecay(0.5, updates=38), None), (lambda: 0.0, None),
+    (lambda: schedules.linear(0.0, 0.5, end=80), None),
+    (lambda: schedules.piecewise([0, 9, 10, 11], [0.5, 0.0, 0.0, 0.5]), None)],
+    ids=["ends", "number", "in time", "zero", "rises", "pauses"])
+@pytest.mark.parametrize("strategy", [[], MIRRORED_2], ids=["one", "two"])
+def test_a_rate_that_is_zero_long_before_the_end_is_said_once(
+    tmp_path, capsys, rate, share, strategy):
+  train(tmp_path, "train.steps = 20", *strategy, step=lambda: Decaying(rate()))
+  lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+  assert lines == ([
+      f"warning: learning_rate/optimizer is 0 in the last {share} of train.steps = 20: its "
+      "schedule counts updates, which will be 40; let it end there"] if share else [])
 
 
 def normalized(units: int) -> SpectralNorm:
