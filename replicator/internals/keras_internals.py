@@ -162,7 +162,7 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
     if version < (3, 13):
       # It finds its slots by the Keras path of a variable, which a plain one does not have.
       return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
-    if optimizer.weight_decay != optimizer.adam_weight_decay:
+    if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
       return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies "
               "to all; write both alike")
     base = keras.optimizers.Muon  # With equal ones, its decay is that of the others.

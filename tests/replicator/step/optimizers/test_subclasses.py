@@ -64,9 +64,8 @@ def test_what_a_class_overrides_is_honored(float64, one_or_two, make):
 @pytest.mark.parametrize("method", [
     "apply", "apply_gradients", "_apply_weight_decay", "_clip_gradients", "scale_loss",
     "finalize_variable_values", "_backend_update_step"])
-@pytest.mark.parametrize("base", [K.SGD, K.Muon])
-def test_what_would_never_be_called_is_refused(base, method):
-  kind = type("Mine", (base,), {method: lambda self, *args: None})
+def test_what_would_never_be_called_is_refused(method):
+  kind = type("Mine", (K.SGD,), {method: lambda self, *args: None})
   assert f"opt: Mine has a method {method} of its own" in refusal(
       wrap_optimizer, kind(0.1, name="opt"), small.make_variables())
 

@@ -17,8 +17,7 @@ class Own(K.SGD):
 
 
 def test_one_is_refused_in_a_step_and_works_after_it(one_or_two):
-  made = [Own(1.0), K.Adam(1.0), K.LossScaleOptimizer(K.SGD(1.0)),
-          K.MultiOptimizer(K.OptimizerMap(K.SGD(1.0)))]
+  made = [Own(1.0), K.Adam(1.0), K.LossScaleOptimizer(K.SGD(1.0))]
   with one_or_two.scope():
     variables = small.make_variables()
     made.append(wrap_optimizer(K.SGD(1.0), variables).keras_optimizer)
