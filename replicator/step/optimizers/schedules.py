@@ -50,12 +50,18 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
     return tf.cast(value(count), tf.float64)
 
 
-def zero_share(value: Number, counts: int) -> float:
-  """The part of so many counts at whose end a schedule, which was not 0 before, stays 0."""
-  places = range(0, 101, 5) if is_schedule(value) else ()
-  at = [float(value_at(value, tf.constant(counts * place // 101, tf.int64))) for place in places]
-  after = [place for place, number in zip(places, at, strict=True) if number != 0][-1:]
-  return (100 - after[0]) / 100 if after else 0.0
+def doubt(value: Number, counts: int) -> str:
+  """What looks like a mistake in a rate over so many counts, as `is 0 in the last 60%`; or nothing.
+  """
+  if not is_schedule(value):
+    return ""
+  at = lambda count: float(value_at(value, tf.constant(count, tf.int64)))
+  values = [at(counts * place // 100) for place in range(0, 100, 5)]
+  if values[-1]:
+    is_rising = all(a < b for a, b in itertools.pairwise(values))
+    return "still warms up at the end" if is_rising and at(10 * counts) > 1.5 * values[-1] else ""
+  zeros = 100 - 5 * (1 + max((i for i, rate in enumerate(values) if rate), default=len(values)))
+  return f"is 0 in the last {zeros}%" if zeros > 10 else ""
 
 
 # ---- All digits of a float ----------------------------------------------------------------------

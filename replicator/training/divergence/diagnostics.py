@@ -17,14 +17,12 @@ from replicator.internals.keras_internals import layers_in, rate_of
 from replicator.step import context
 from replicator.step.hooks import Hook
 from replicator.step.optimizers.optimizer import Optimizer
-from replicator.step.optimizers.schedules import zero_share
+from replicator.step.optimizers.schedules import doubt
 from replicator.step.replicated import read
 from replicator.step.variables import held_by
 
 import keras
 import tensorflow as tf
-
-_LONG = 0.1  # The part of a run for which a rate of 0 is a mistake.
 
 
 class Signals(Hook):
@@ -84,15 +82,15 @@ class LearningRates:
             for name, optimizer in self._optimizers.items()}
 
   def warnings(self, step: int, steps: int) -> list[str]:
-    """Lines about the rates that are 0 long before `steps` steps end, of which `step` are done."""
+    """Lines about the rates that look wrong for a run of `steps` steps, of which `step` are done.
+    """
     lines = []
     for name, optimizer in self._optimizers.items():
-      keras_optimizer = optimizer.keras_optimizer
-      updates = read(keras_optimizer.iterations.value) / step  # Of one step.
-      share = zero_share(rate_of(keras_optimizer), round(updates * steps))
-      if share > _LONG:
-        lines.append(f"{name} is 0 in the last {share:.0%} of train.steps = {steps}: its schedule "
-                     f"counts updates, which will be {round(updates * steps)}; let it end there")
+      done = read(optimizer.keras_optimizer.iterations.value)
+      updates = round(done / step * steps)
+      if found := doubt(rate_of(optimizer.keras_optimizer), updates):
+        lines.append(f"{name} {found} of train.steps = {steps}: its schedule counts updates, of "
+                     f"which the run makes {updates}; give it a length that fits")
     return lines
 
 

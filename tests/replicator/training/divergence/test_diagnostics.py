@@ -84,7 +84,7 @@ def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
 
 
 class Decaying(tf.Module):
-  """Two updates a step, at a rate that is 0 after some of them."""
+  """Two updates a step, at some rate."""
 
   def __init__(self, rate):
     super().__init__()
@@ -97,20 +97,21 @@ class Decaying(tf.Module):
     return {"loss": 0.0}
 
 
-@pytest.mark.parametrize("rate, share", [
-    (lambda: schedules.LinearDecay(0.5, updates=10), "75%"), (lambda: 0.5, None),
-    (lambda: schedules.LinearDecay(0.5, updates=38), None), (lambda: 0.0, None),
-    (lambda: schedules.linear(0.0, 0.5, end=80), None),
-    (lambda: schedules.piecewise([0, 9, 10, 11], [0.5, 0.0, 0.0, 0.5]), None)],
-    ids=["ends", "number", "in time", "zero", "rises", "pauses"])
-@pytest.mark.parametrize("strategy", [[], MIRRORED_2], ids=["one", "two"])
-def test_a_rate_that_is_zero_long_before_the_end_is_said_once(
-    tmp_path, capsys, rate, share, strategy):
-  train(tmp_path, "train.steps = 20", *strategy, step=lambda: Decaying(rate()))
+@pytest.mark.parametrize("rate, doubt", [
+    (lambda: schedules.LinearDecay(0.5, updates=10), "is 0 in the last 75%"),
+    (lambda: schedules.LinearDecay(0.5, updates=38), None), (lambda: 0.5, None),
+    (lambda: schedules.LinearDecay(0.0, updates=38), None),
+    (lambda: schedules.piecewise([0, 9, 10, 11], [0.5, 0.0, 0.0, 0.5]), None),
+    (lambda: schedules.warmup(0.5, steps=80), "still warms up at the end"),
+    (lambda: schedules.warmup(0.5, steps=40), None),
+    (lambda: schedules.warmup(schedules.linear(0.5, 0.1, end=40), steps=8), None)],
+    ids=["ends", "in time", "number", "zero", "pauses", "warms up", "warmed up", "warm-up"])
+def test_a_rate_that_does_not_fit_the_run_is_said_once(tmp_path, capsys, rate, doubt):
+  train(tmp_path, "train.steps = 20", *MIRRORED_2, step=lambda: Decaying(rate()))
   lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
   assert lines == ([
-      f"warning: learning_rate/optimizer is 0 in the last {share} of train.steps = 20: its "
-      "schedule counts updates, which will be 40; let it end there"] if share else [])
+      f"warning: learning_rate/optimizer {doubt} of train.steps = 20: its schedule counts updates, "
+      "of which the run makes 40; give it a length that fits"] if doubt else [])
 
 
 def normalized(units: int) -> SpectralNorm:
