@@ -86,7 +86,7 @@ class LearningRates:
     """
     lines = []
     for name, optimizer in self._optimizers.items():
-      done = read(optimizer.keras_optimizer.iterations.value)
+      done = int(read(optimizer.keras_optimizer.iterations.value))
       updates = round(done / step * steps)
       if found := doubt(rate_of(optimizer.keras_optimizer), updates):
         lines.append(f"{name} {found} of train.steps = {steps}: its schedule counts updates, of "
