@@ -222,7 +222,8 @@ class Case:
     for cause, places in self._suspects.mixes.items():
       words = cause.format(place=listed(places), part=self._part)
       return words if not self.microbatches else (
-          f"{words.partition(';')[0]}; what microbatch's fn returns must be means over examples")
+          f"{words.partition(';')[0]}; what microbatch's fn returns must be means over "
+          "examples, or replicator.mean(values, mask)")
     if self.first.key[1] == LOSS and self._suspects.of_gradients:
       return (f"a number of the gradients of one {self._part}, which Optimizer.apply has not "
               "averaged yet; average them first with replicator.all_mean, or read grad_norm, which "

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 # The likely causes, `{part}` for a replica or a micro-batch.
-_MEAN = ("a mean over what is valid: {place} divides by what is valid in one {part}; write "
-         "replicator.mean(values, mask), which divides by what is valid in the global batch")
+_MEAN = ("a quotient of sums over examples, as in a mean over what is valid: {place} divides by "
+         "the sum of one {part}; write replicator.mean(values, mask), or all_sum around both sums")
 _OTHERS = ("examples that meet others: {place} has those of one {part} only; get the others with "
            "replicator.all_concat")
 _STATISTIC = ("a statistic of the batch: {place} computes from the examples of one {part} what is "
@@ -120,12 +120,15 @@ class _Walk:
 
   def seen_in(self, operations: set[str]) -> Suspects:
     """What was noted of the operations of these names."""
-    found = Suspects({}, [], any("gradient_tape" in name for name in operations))
+    at: dict[str, str] = {}  # The cause of a place; of several the first, but a mean says most.
     for name, (mix, place) in self._mixes.items():
-      if name in operations and not any(place in places for places in found.mixes.values()):
-        found.mixes.setdefault(mix, []).append(place)
-    found.sums = list(dict.fromkeys(x for name, x in self._sums.items() if name in operations))
-    return found
+      if name in operations and (mix == _MEAN or place not in at):
+        at[place] = mix
+    mixes: dict[str, list[str]] = {}
+    for place, mix in at.items():
+      mixes.setdefault(mix, []).append(place)
+    sums = dict.fromkeys(place for name, place in self._sums.items() if name in operations)
+    return Suspects(mixes, list(sums), any("gradient_tape" in name for name in operations))
 
   def _lengths(self, operation: tf.Operation) -> Iterator[int | None]:
     """The lengths of the axes that may be one of examples: the first, or any that was moved."""

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 line = functools.partial(line_of, file=__file__)
-MEAN, OTHERS, STATISTIC = "a mean over what is valid", "examples that meet", "a statistic of the ba"
+MEAN, OTHERS, STATISTIC = "a quotient of sums", "examples that meet", "a statistic of the batch"
 
 
 def suspects(step) -> mixing.Suspects:
@@ -79,6 +79,7 @@ def contrast(x, y):
 NOT_LINEAR = [
     (lambda x, y: tf.reduce_mean(normalized(x) * y), STATISTIC, "# Advantages."),
     (boolean, MEAN, "# Boolean."), (masked, MEAN, "# Keras mask."), (weighted, MEAN, "# Weights."),
+    (lambda x, y: tf.reduce_mean(tf.RaggedTensor.from_tensor(x, tf.ones([8], tf.int32))), MEAN, ""),
     (quotient, MEAN, "# Quotient."), (features, STATISTIC, "# Features."),
     (wide_features, STATISTIC, "# Wide."), (covariance, STATISTIC, "# Covariance."),
     (gram, STATISTIC, "# Gram."), (contrast, OTHERS, "# Contrast."),
@@ -189,7 +190,8 @@ SQUARE = lambda x, y: tf.reduce_mean(y ** 2)
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ([lambda x, y: tf.reduce_sum(y * y) / tf.reduce_sum(y)], "a mean over what is valid: tests/"),
+    ([lambda x, y: tf.reduce_sum(y * y) / tf.reduce_sum(y)], "a quotient of sums over "
+     "examples, as in a mean over what is valid: tests/"),
     ([lambda x, y: keras.losses.MeanSquaredError(reduction="sum")(x, y)],
      "a loss summed instead of averaged: the loss 'loss' is exactly 1/2 of the reference's (it "
      "adds up examples: tests/"),
