@@ -79,11 +79,11 @@ class MovingAverages(tf.Module):
     weights = [weight.read_value() for weight, _ in pairs]  # No number is copied, here and below.
     try:
       for weight, average in pairs:
-        weight.assign(average)
+        weight.assign(average, read_value=False)
       yield
     finally:
       for (weight, _), value in zip(pairs, weights, strict=True):
-        weight.assign(value)
+        weight.assign(value, read_value=False)
 
   def _check(self, compiled: Any) -> None:
     """Raises a UsageError if a graph that is called here computes with the weights."""

@@ -1,6 +1,6 @@
 """Layers that are frozen, inside a `keras.StatelessScope`, or under the mixed precisions."""
 
-from replicator import GlobalBatchNorm, SpectralNorm, wrap_optimizer
+from replicator import GlobalBatchNorm, SpectralNorm, recompute_grad, wrap_optimizer
 from tests.programs.closeness import close
 
 import keras
@@ -45,6 +45,38 @@ def test_averaged_weights_keep_what_an_enclosing_scope_replaces(float64):
   with optimizer.averaged_weights():
     network(X, training=True)  # Nothing is overwritten.
   np.testing.assert_array_equal(norm.moving_mean, statistics)
+
+
+class Compiled(keras.layers.Dense):
+  """A layer whose `call` is compiled."""
+
+  @tf.function
+  def call(self, inputs):
+    return super().call(inputs)
+
+
+@pytest.mark.parametrize("wrap", [SpectralNorm, recompute_grad])
+def test_a_layer_that_is_compiled_uses_replaced_values(float64, one_or_two, wrap):
+  found = []
+  for kind in (keras.layers.Dense, Compiled):
+    with one_or_two.scope():
+      layer = kind(3)
+      layer.build(X.shape)
+      wrapped = wrap(layer)
+      if isinstance(wrapped, keras.Layer):
+        wrapped.build(X.shape)
+        wrapped.u.assign(tf.ones_like(wrapped.u))
+    layer.kernel.assign(np.arange(15.0).reshape(5, 3))
+    layer(X)  # Compiled before.
+
+    def step(x, layer=layer, wrapped=wrapped):
+      with tf.GradientTape() as tape:
+        y = wrapped(x)
+        loss = tf.reduce_mean(y ** 2)
+      return y, tape.gradient(loss, layer.kernel.value)
+
+    found.append(one_or_two.run(step, X) + one_or_two.run(step, X[:4]))
+  tf.nest.map_structure(np.testing.assert_allclose, *found)
 
 
 @pytest.mark.parametrize("make", [GlobalBatchNorm, lambda: SpectralNorm(keras.layers.Dense(2))])

@@ -39,6 +39,19 @@ def test_any_keras_optimizer_trains_as_alone_on_the_global_batch_or_is_refused(f
     small.assert_close(trajectory, small.train_plainly(make(), 3))
 
 
+class Compiled(K.SGD):
+  """Compiles its update."""
+
+  @tf.function
+  def update_step(self, gradient, variable, learning_rate):
+    super().update_step(gradient, variable, learning_rate)
+
+
+def test_an_update_that_is_compiled_on_its_own_is_the_same(float64, one_or_two):
+  trajectory, _ = small.train(one_or_two, lambda: Compiled(0.125, momentum=0.5), 3)
+  small.assert_close(trajectory, small.train_plainly(K.SGD(0.125, momentum=0.5), 3))
+
+
 def by_momentum(gradient, weight, velocity=0.0):
   velocity = 0.9 * velocity - 0.1 * gradient
   return weight + velocity, velocity
