@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.tensorflow_internals import functions_inlined
+from replicator.internals.tensorflow_internals import calls_of_functions
 
 import keras
 import tensorflow as tf
@@ -46,7 +46,7 @@ class VariableScope(keras.StatelessScope):
     self.drops = drops or drops_assignments()
     self.for_python = for_python
     self._functions: contextlib.AbstractContextManager = (
-        contextlib.nullcontext() if for_python else functions_inlined())
+        contextlib.nullcontext() if for_python else calls_of_functions(inlined=True))
 
   @property
   def applies(self) -> bool:

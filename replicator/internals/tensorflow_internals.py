@@ -136,25 +136,25 @@ def may_be_recorded() -> bool:
 
 # ---- Compiled functions -------------------------------------------------------------------------
 
-_checks = contextvars.ContextVar[tuple | None]("checks", default=None)  # None: in no context.
+_calls = contextvars.ContextVar[tuple]("calls", default=(False,))  # Of this thread.
 
 
 @contextlib.contextmanager
-def functions_inlined(*checks: Callable[[Any], None]) -> Iterator[None]:
-  """A context in which a `tf.function` that this thread calls becomes a part of its caller.
+def calls_of_functions(inlined: bool, *checks: Callable[[Any], None]) -> Iterator[None]:
+  """A context in which calls of `tf.function`s, in this thread, are `inlined`: parts of the caller.
 
   It is for where values of variables are replaced, which is not seen by what was compiled before.
   A graph of `get_concrete_function` cannot become a part, and goes through the checks.
   """
-  token = _checks.set((*(_checks.get() or ()), *checks))
+  token = _calls.set((inlined or _calls.get()[0], *_calls.get()[1:], *checks))
   try:
     yield
   finally:
-    _checks.reset(token)
+    _calls.reset(token)
 
 
 def _inlined(function: Any, *args: Any, **kwargs: Any) -> Any:
-  if _checks.get() is None:
+  if not _calls.get()[0]:
     return _call_function(function, *args, **kwargs)
   if tf.executing_eagerly() or not function._autograph:
     return function.python_function(*args, **kwargs)
@@ -163,7 +163,7 @@ def _inlined(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _checked(graph: Any, *args: Any, **kwargs: Any) -> Any:
-  for check in _checks.get() or ():
+  for check in _calls.get()[1:]:
     check(graph)
   return _call_graph(graph, *args, **kwargs)
 

@@ -245,7 +245,8 @@ class CompiledStep:
     def on_replica(step: tf.Tensor, *batch: Nest) -> Nest:
       with (context.entered(step, is_compiled, self._hooks) as replica, placed_or_compiled(),
             located(), _refusals_explained(replicator.name), errors_unchanged(),
-            unwrapped.refused(), contextlib.nullcontext() if replicas else self._events(step)):
+            unwrapped.refused(), graphs.own_weights_checked(self._optimizers),
+            contextlib.nullcontext() if replicas else self._events(step)):
         replicas.append(replica)
         if replicator.num_replicas > 1:
           one_replica.refuse_own_reductions()

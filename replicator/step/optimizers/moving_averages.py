@@ -12,7 +12,7 @@ from replicator.internals.keras_internals import (
   own_value,
   values_of_scope,
 )
-from replicator.internals.tensorflow_internals import functions_inlined, may_be_recorded
+from replicator.internals.tensorflow_internals import calls_of_functions, may_be_recorded
 from replicator.step import context
 from replicator.step.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of
@@ -66,9 +66,10 @@ class MovingAverages(tf.Module):
       with self._swapped(), VariableScope({}, drops=True, for_python=True):
         yield
       return
-    values = {id(variable): tf.convert_to_tensor(average.value)
-              for variable, average in zip(self._variables, self.values, strict=True)}
-    with functions_inlined(self._check), VariableScope({**values_of_scope(), **values}, drops=True):
+    values = {**values_of_scope(), **{
+        id(variable): tf.convert_to_tensor(average.value)
+        for variable, average in zip(self._variables, self.values, strict=True)}}
+    with calls_of_functions(True, self._check), VariableScope(values, drops=True):
       yield
 
   @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from replicator.errors import UsageError
 from replicator.internals.keras_internals import optimizer_variables
-from replicator.internals.tensorflow_internals import functions_inlined
+from replicator.internals.tensorflow_internals import calls_of_functions
 from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
@@ -244,7 +244,7 @@ class Optimizer(tf.Module):
     iterations = copies[0]
     # The value of each Keras variable is the copy here, and that of the count is read once.
     values = zip(self._state, [tf.identity(iterations), *copies[1:]], strict=True)
-    with functions_inlined(), keras.StatelessScope(values, initialize_variables=False):
+    with calls_of_functions(inlined=True), keras.StatelessScope(values, initialize_variables=False):
       for flat, gradient in zip(flats, gradients, strict=True):
         flat.update(self.keras_optimizer, gradient, learning_rate, changing)
       # Keras reads the count and then assigns it; asynchronous workers would lose counts.

@@ -1,12 +1,18 @@
 """The operations in the graph of a step, and the user's lines that make them."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.errors import UsageError, is_of_user
-from replicator.internals.tensorflow_internals import graphs_called_by
+from replicator.internals.tensorflow_internals import (
+  calls_of_functions,
+  graphs_called_by,
+  may_be_recorded,
+)
+from replicator.step import context
 from replicator.step.replicated import copies_of
 
 import keras
@@ -86,6 +92,25 @@ def refuse_global_batch_sizes(graph: Any) -> None:
                          f"over the {rows} examples of a replica by {size:.0f}; leave out "
                          "global_batch_size, or write tf.reduce_mean: a loss is the mean over the "
                          "batch that the step gets")
+
+
+def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+  """A context of one replica, in which a graph under a tape may not have the weights of another.
+
+  A `tf.function` is compiled for each replica, and what `get_concrete_function` returns for one.
+  """
+  replica = tf.get_static_value(context.copy_id())  # None where all are traced as one.
+  copies = [copies_of(v.value) for each in optimizers.values() for v in each.variables_updated]
+  others = {id(copy.handle) for of_one in copies for number, copy in enumerate(of_one)
+            if replica is not None and number != replica % len(of_one)}
+
+  def check(compiled: Any) -> None:
+    if may_be_recorded() and any(id(each) in others for each in compiled.captured_inputs):
+      raise UsageError(f"'{compiled.graph.name}' was compiled by get_concrete_function, with the "
+                       "weights of one replica, so that others would have no gradient; call the "
+                       "tf.function itself, or use replicator.any_batch_size")
+
+  return calls_of_functions(False, check)
 
 
 def assignments(graph: Any, variable: Any) -> Iterator[str]:

@@ -4,10 +4,13 @@ import gc
 import weakref
 
 import replicator
+from tests.programs.refusals import refusal
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+X = np.arange(8.0)
 
 
 class Scaled(tf.Module):
@@ -76,6 +79,24 @@ def test_a_loss_has_the_gradients_of_all_replicas(float64, synchronous):
     synchronous.run(lambda x, loss=loss: optimizer.minimize(loss, x), x)
     np.testing.assert_allclose(weight.numpy(), before - 0.5 * (x.mean() + (not whole)))
   np.testing.assert_allclose(scaled.call({"x": x}), weight.numpy() * x)
+
+
+def test_a_graph_of_one_replica_is_refused_in_the_loss_of_several(float64, synchronous):
+  with synchronous.scope():
+    weight = keras.Variable(3.0, dtype="float64")
+    optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.5), [weight])
+  graph = tf.function(lambda x: weight.value * x).get_concrete_function(
+      tf.TensorSpec([None], tf.float64))
+  # Without a gradient, it is as good as any.
+  np.testing.assert_allclose(np.concatenate(synchronous.run(
+      lambda x: graph(x) + 0.0 * tf.cast(optimizer.learning_rate, x.dtype), X)), 3.0 * X)
+  update = lambda x: optimizer.minimize(lambda x: tf.reduce_mean(graph(x) + weight.value), x)
+  if synchronous.name == "mirrored":  # The other strategies here share the variable.
+    assert "was compiled by get_concrete_function, with the weights of one replica" in refusal(
+        synchronous.run, update, X)
+  else:
+    synchronous.run(update, X)
+    np.testing.assert_allclose(weight.numpy(), 3.0 - 0.5 * (X.mean() + 1.0))
 
 
 def test_values_that_a_scope_of_keras_replaces_are_not_kept():
