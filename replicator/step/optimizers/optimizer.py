@@ -260,9 +260,9 @@ class Optimizer(tf.Module):
     return {name: part for name, part in parts.items() if part is not None}
 
   def averaged_weights(self) -> contextlib.AbstractContextManager[None]:
-    """A context in which networks compute with the moving averages of their weights.
+    """A context in which networks, compiled ones too, compute with the averages of their weights.
 
-    The weights themselves are not overwritten. An optimizer without `ema_decay` keeps no averages:
-    the networks compute with their weights.
+    Afterwards the weights are as before. Without `ema_decay` there are no averages, and networks
+    compute with their weights. Raises a UsageError for graphs of `get_concrete_function` in a step.
     """
     return self._averages.in_place_of_weights() if self._averages else contextlib.nullcontext()

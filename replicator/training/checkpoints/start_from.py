@@ -42,7 +42,8 @@ class StartFrom:
   A weight is taken if the same attributes lead to it in both runs, and its shape is the same; the
   precision may differ. The moving averages of an optimizer come with the weights, and are copies of
   them if the other run has none. Nothing else is taken: slots of optimizers, counts and the step
-  begin as in any run. A run that resumes takes nothing again.
+  begin as in any run; slots that begin as copies of the weights, as those of `ScheduleFreeAdamW`,
+  are copies of what was taken. A run that resumes takes nothing again.
 
   A frozen layer goes on as the function that it was, bit for bit: no update changes it, its batch
   normalization uses its moving statistics, and its spectral normalization keeps its vectors. Frozen
