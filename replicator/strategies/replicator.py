@@ -9,7 +9,7 @@ from replicator.internals.tensorflow_internals import tell_others
 from replicator.step import context
 from replicator.step.collectives import collectives
 from replicator.step.nest import Nest
-from replicator.strategies import agreement, one_replica, parameter_server
+from replicator.strategies import agreement, parameter_server
 from replicator.strategies import strategy as strategies
 from replicator.strategies.cluster import lost, tf_config
 from replicator.strategies.compiled_step import CompiledStep
@@ -102,9 +102,8 @@ class Replicator:
     if self.is_async:  # The threads of its workers read the option before a step is traced.
       graphs.keep_order()
     self.name = strategy
-    self.strategy = one_replica.seen_in_steps(strategies.make(
-        strategy, logical_cpus, tpu, devices_per_replica, cluster, servers, worker_timeout,
-        join_timeout))
+    self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica, cluster,
+                                    servers, worker_timeout, join_timeout)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
     self.jit_compile = jit_compile

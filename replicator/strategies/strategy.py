@@ -13,7 +13,7 @@ from replicator.console.formatting import labeled
 from replicator.errors import RunFailed, UsageError, at_least_one, nearest
 from replicator.internals.tensorflow_internals import set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
-from replicator.strategies import parameter_server
+from replicator.strategies import one_replica, parameter_server
 from replicator.strategies.cluster import lost, tf_config
 
 import tensorflow as tf
@@ -47,14 +47,15 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "
                      f"Write one of: {', '.join(NAMES)}")
-  if devices_per_replica != 1:
-    return _split(name, logical_cpus, devices_per_replica)
-  if name in ("multi_worker_mirrored", "parameter_server"):
-    return _of_processes(name, logical_cpus, *tf_config.make(name, manager, servers),
-                         worker_timeout, join_timeout)
-  if name == "tpu":
-    return _tpu(tpu)
-  devices = _devices(logical_cpus)
+  return one_replica.seen_in_steps(
+      _split(name, logical_cpus, devices_per_replica) if devices_per_replica != 1 else
+      _tpu(tpu) if name == "tpu" else
+      _of_processes(name, logical_cpus, *tf_config.make(name, manager, servers), worker_timeout,
+                    join_timeout) if name in ("multi_worker_mirrored", "parameter_server") else
+      _of_this_process(name, _devices(logical_cpus)))
+
+
+def _of_this_process(name: str, devices: list[str]) -> tf.distribute.Strategy:
   if name == "default":
     return tf.distribute.get_strategy()
   # Over one device, a MirroredStrategy would only wrap the variables.

@@ -100,8 +100,11 @@ def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number
                                                                           capsys):
   monkeypatch.setattr(strategy, "has_started", lambda: False)
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
-  monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy",
-                      lambda: ctypes.CDLL(None).signal(signal.SIGTERM, ignore))
+
+  def make():
+    ctypes.CDLL(None).signal(signal.SIGTERM, ignore)
+    return tf.distribute.get_strategy()
+  monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", make)
   received: list[int] = []
   previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
   try:
