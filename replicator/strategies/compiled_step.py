@@ -48,6 +48,8 @@ class _Traced:
   scalars: dict[str, bool] = dataclasses.field(default_factory=dict)  # Whether each is a counter.
   remarks: list[str] = dataclasses.field(default_factory=list)  # On what the step does in Python.
   division: context.Division = dataclasses.field(default_factory=context.Division)
+  numbers: dict[str, float] = dataclasses.field(default_factory=dict)  # Its attributes of Python.
+  is_said: bool = False  # Whether `warnings` has looked at it.
 
   @functools.cached_property
   def concrete(self) -> Any:
@@ -123,10 +125,7 @@ class CompiledStep:
     return self._newest.division
 
   def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use; valid like `graph`.
-
-    Not the state of Keras' global generator, about which `warnings` has a line.
-    """
+    """The variables that the steps use but that of Keras' global generator; valid like `graph`."""
     others = [each.value for each in [global_seed_state()] if each is not None]
     if servers := self._replicator.servers:
       others.append(servers.updates)
@@ -143,15 +142,23 @@ class CompiledStep:
 
   def warnings(self) -> list[str]:
     """Lines about what the newest trace found, each thing once."""
-    if tf.config.functions_run_eagerly():
+    if tf.config.functions_run_eagerly() or self._newest.is_said:
       return []
     lines = [*self._newest.remarks, *draws.warnings(self.graph, self._replicator.num_replicas),
              *graphs.warnings(self.graph, self._replicator.jit_compile),
              *untrained.warnings(self.graph, self._step, self._optimizers,
                                  self._trainable.unfrozen()), *self._many_shapes()]
+    self._newest.is_said = True
     new = [line for line in lines if line not in self._warned]
     self._warned.update(lines)
     return new
+
+  def outdated(self) -> list[str]:
+    """Lines about the first numbers of Python that have changed since the newest trace."""
+    lines = python_state.outdated(self._newest.numbers, self._step)
+    if lines:
+      self._newest.numbers = {}
+    return lines
 
   def _many_shapes(self) -> list[str]:
     """A line if batches come in so many shapes that compiling may take longer than training."""
@@ -164,6 +171,7 @@ class CompiledStep:
             f"{varied}, and is compiled for each further one, which takes time and memory; pad "
             "batches to a few lengths, for instance with tf.data's bucket_by_sequence_length and "
             "pad_to_bucket_boundary=True"]
+
   @property
   def _compiles_whole(self) -> bool:
     return self._xla and self._replicator.compiles_whole
@@ -205,6 +213,8 @@ class CompiledStep:
         return outputs[0] if self._replicator.is_async else outputs
       means, more = (self._means(traced, step, batch) if self._steps_per_call == 1 else
                      (self._loop(traced, step, batch), {}))
+    if not tf.executing_eagerly():
+      traced.numbers = python_state.numbers_of(self._step)
     if stop:
       means = tf.concat([tf.cast(stop[0], means.dtype)[tf.newaxis], means], 0)
       means = self._replicator.strategy.run(collectives.all_mean, args=(means,))

@@ -232,6 +232,8 @@ class Loop:
     if run.step and schedule.logs_at(run.step):
       means = self._position.means.take()
       journal.log(means, self._rates.now() if run.guard.signals else {})
+      for warning in self._compiled.outdated():
+        run.warn(warning)
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)

@@ -43,9 +43,9 @@ def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
 @contextlib.contextmanager
 def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
   """Adds to `found` a line on each attribute that is a number, which the body changes."""
-  before = dict(_numbers(step))
+  before = numbers_of(step)
   yield
-  after = {path: value for path, value in _numbers(step) if path in before}
+  after = {path: value for path, value in numbers_of(step).items() if path in before}
   lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while the step "
            "was traced, which is done once, not at every step; if it counts steps, keep it in a "
            "tf.Variable" for path in changed(before, after)]
@@ -66,6 +66,15 @@ def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:
   return {name: pickle.dumps(state) for name, state in states.items()}
 
 
-def _numbers(step: Callable) -> Iterator[tuple[str, float]]:
-  return ((path, value) for path, value in held_by(step, (int, float))
-          if not isinstance(value, bool))
+def numbers_of(step: Callable) -> dict[str, float]:
+  """The attributes of a step that are numbers of Python, by path."""
+  return {path: value for path, value in held_by(step, (int, float))
+          if not isinstance(value, bool)}
+
+
+def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
+  """Lines about numbers that are others now than when the step was traced."""
+  now = {path: value for path, value in numbers_of(step).items() if path in traced}
+  return [f"the attribute '{path}' was {traced[path]} when the step was compiled, which keeps it, "
+          f"and is {now[path]} now, which is in no checkpoint; keep it in a tf.Variable"
+          for path in changed(traced, now)]

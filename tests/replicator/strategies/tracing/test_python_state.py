@@ -4,7 +4,7 @@ import random
 
 import replicator
 from replicator.strategies.tracing import python_state
-from tests.replicator.training.runs import train
+from tests.replicator.training.runs import column, train
 
 import keras
 import numpy as np
@@ -82,3 +82,26 @@ def test_generators_of_each_kind_that_a_step_holds_are_named(generator):
     generator.random()
   line, = found
   assert line.startswith("the generator 'noise' was called while the step was traced")
+
+
+class Annealed(tf.Module):
+  """A step with numbers that Python changes between calls."""
+
+  def __init__(self):
+    super().__init__()
+    self.beta, self.constant, self.inner = 1.0, 3, {"calls": 0}
+
+  def __call__(self) -> dict[str, tf.Tensor]:
+    return {"beta": tf.constant(self.beta)}
+
+
+def anneal(step: Annealed, number: int) -> None:
+  step.beta *= 0.5
+  step.inner["calls"] = 3  # Before the first trace, and the same ever after.
+
+
+def test_a_number_that_changes_after_the_trace_is_named_once(tmp_path, capsys):
+  train(tmp_path, "train.steps = 4", step=Annealed, before_call=anneal)
+  line, = (line for line in capsys.readouterr().out.splitlines() if "warning" in line)
+  assert "'beta' was 0.5 when" in line and "is 0.25 now" in line
+  assert set(column(tmp_path, "beta").values()) == {0.5}  # The warning is right.
