@@ -212,7 +212,8 @@ class Replicator:
     """The inputs as tensors; UsageError: `axis` does not divide by the replicas of this process."""
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
-    if not leaves or any(len(getattr(x, "shape", ())) <= axis for x in leaves):
+    if not leaves or any(len(getattr(x, "shape", ())) <= axis or isinstance(
+        x, tf.RaggedTensor | tf.SparseTensor) for x in leaves):
       raise UsageError("inputs: a batch must be a nest of arrays or tensors [n, ...]")
     sizes = {x.shape[axis] for x in leaves}
     if len(sizes) > 1:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from replicator.errors import UsageError
 from replicator.strategies.tracing import python_state
-from replicator.training.inputs.global_batches import check_rows
+from replicator.training.inputs.global_batches import check_rows, specs_of
 from replicator.training.inputs.inputs import (
   ExampleSource,
   InputContext,
@@ -45,7 +45,9 @@ def shuffled_batches(source: ExampleSource, context: InputContext, first_step: i
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batched(source, steps, batch, own)
   places = tf.data.Dataset.range(first_step * own, tf.int64.max)
-  return _mapped(source, places, example, tf.data.AUTOTUNE).batch(own, drop_remainder=True)
+  examples = _mapped(source, places, example, tf.data.AUTOTUNE)
+  specs_of(examples, f"{type(source).__name__} makes")
+  return examples.batch(own, drop_remainder=True)
 
 
 def ordered_batches(source: ExampleSource, size: int) -> tf.data.Dataset:

@@ -13,6 +13,9 @@ import tree
 _WRONG_SIZE = "rows of the batch of the step"
 _FOUND = re.compile(_WRONG_SIZE + r"\D*(\d+)\D*(\d+)")  # The step, and its number of examples.
 
+_DENSE = {"RaggedTensor": "write .map(...) with its to_tensor(), and pass the lengths, too",
+          "SparseTensor": "write .map(...) with tf.sparse.to_dense"}
+
 
 def own_rows(dataset: tf.data.Dataset, context: InputContext, first_step: int) -> tf.data.Dataset:
   """The pipeline's rows of each global batch from `first_step` on: `[context.batch_size, ...]`.
@@ -61,12 +64,7 @@ def sizes_refused(size: int) -> Iterator[None]:
 
 def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
   """The shapes of the tensors of a data set; raises a UsageError if they are not such batches."""
-  specs = tree.flatten(dataset.element_spec)
-  for spec in specs:
-    if not isinstance(spec, tf.TensorSpec):
-      raise UsageError(f"train: the data set has a {type(spec).__name__.removesuffix('Spec')}; a "
-                       "step takes tensors: convert it in a .map(...), or leave it out")
-  shapes = [spec.shape for spec in specs]
+  shapes = [spec.shape for spec in specs_of(dataset, "the data set has")]
   sizes = {shape[0] for shape in shapes if shape.rank} - {None}
   if any(shape.rank == 0 for shape in shapes) or len(sizes) > 1:
     raise UsageError("train: the data set has single examples, with tensors of shape "
@@ -80,8 +78,21 @@ def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
   return shapes
 
 
+def specs_of(dataset: tf.data.Dataset, makes: str) -> list[tf.TensorSpec]:
+  """The specs of the tensors of a data set; UsageError, on who `makes` it: one is of another kind.
+  """
+  specs = tree.flatten(dataset.element_spec)
+  for spec in specs:
+    if not isinstance(spec, tf.TensorSpec):
+      kind = type(spec).__name__.removesuffix("Spec").removeprefix("None")
+      how = _DENSE.get(kind, "convert it in a .map(...), or leave it out")
+      what = "None" if kind == "Tensor" else f"a{'n' * (kind[0] in 'AEIOU')} {kind}"
+      raise UsageError(f"train: {makes} {what} in its batches; a step takes tensors: {how}")
+  return specs
+
+
 def check_rows(dataset: tf.data.Dataset, size: int, makes: str, what: str) -> None:
   """Raises a UsageError, on who `makes` a data set and `what`, unless its batches have a size."""
-  for spec in tree.flatten(dataset.element_spec):
+  for spec in specs_of(dataset, makes):
     if not spec.shape.rank or spec.shape[0] != size:
       raise UsageError(f"{makes} a tensor of shape {spec.shape}; its first axis must be {what}")

@@ -73,8 +73,10 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
     for batch in elements(dataset):
       yield batch
       step += steps_per_call
+    has_first = step > first_step or any(
+        True for _ in elements(pipeline(inputs, context).take(1)))
   repeats = count == tf.data.INFINITE_CARDINALITY
-  if step == first_step and (repeats or (step == 0 and (count == 0 or steps_per_call == 1))):
+  if not has_first:
     raise UsageError("the data set has no batch: fewer examples than one batch, which it drops, or "
                      "a filter that drops all")
   raise UsageError(f"the data set ended before step {step + steps_per_call}" + (

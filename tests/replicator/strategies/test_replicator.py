@@ -130,6 +130,8 @@ def test_jit_compile_means_xla():
 
 
 @pytest.mark.parametrize("inputs, message", [
+    (tf.ragged.constant([[1], [2, 3]]), "a batch must be a nest of arrays or tensors"),
+    (tf.sparse.from_dense([[1], [2]]), "a batch must be a nest of arrays or tensors"),
     (np.zeros([5, 2]), "a batch of 5 examples does not divide by 2 replicas; write a multiple of "),
     ({"x": np.zeros([4, 2]), "label": np.zeros([8])},
      "the tensors of a batch must agree on axis 0, which has [4, 8] examples"),

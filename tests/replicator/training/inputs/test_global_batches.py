@@ -148,8 +148,8 @@ def test_a_function_makes_the_same_batches_when_a_run_rolls_back():
      "train: the data set has single examples, with tensors of shape (8, 8, 1), (3,); write "
      ".batch(4, drop_remainder=True), for train.global_batch_size"),
     (NUMBERS.map(lambda x: tf.RaggedTensor.from_row_lengths(tf.range(3), [1, 2])),
-     "train: the data set has a RaggedTensor; a step takes tensors: convert it in a .map(...), or "
-     "leave it out"),
+     "train: the data set has a RaggedTensor in its batches; a step takes tensors: write .map(...) "
+     "with its to_tensor(), and pass the lengths, too"),
     (NUMBERS.batch(6),
      "train: the batch of step 1 has 6 examples, and train.global_batch_size = 4; write "
      ".repeat().batch(4) where the data set is made, or train.global_batch_size = 6"),
@@ -160,6 +160,24 @@ def test_a_function_makes_the_same_batches_when_a_run_rolls_back():
      "the data set ended before step 6: it has fewer batches than train.steps; .repeat() it")])
 def test_a_data_set_that_does_not_fit(dataset, line):
   assert refused(dataset) == line
+
+
+OTHER_FORMS = {
+    "a RaggedTensor": lambda x: tf.RaggedTensor.from_row_lengths(tf.range(3), [1, 2]),
+    "a SparseTensor": lambda x: tf.sparse.from_dense([[x]]), "None": lambda x: (x, None),
+    "an Optional": tf.experimental.Optional.from_value, "a Dataset": tf.data.Dataset.from_tensors}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_what_is_no_tensor_is_one_line_however_batches_are_made(form):
+  class Source:
+    size = 8
+    load = staticmethod(OTHER_FORMS[form])
+
+  for inputs, makes in ((NUMBERS.map(OTHER_FORMS[form]), "the data set has"), (Source(), "Source "),
+                        (lambda context: NUMBERS.map(OTHER_FORMS[form]), "the input function yie")):
+    line = refused(inputs)
+    assert line.startswith(f"train: {makes}") and f"{form} in its batches; a step takes" in line
 
 
 def test_a_small_last_batch_is_named_where_a_call_makes_several_steps():
@@ -183,8 +201,9 @@ def test_a_data_set_without_a_batch_is_not_told_to_repeat():
   for dataset in (short, short.repeat(), drops_all.batch(4), drops_all.repeat().batch(4),
                   drops_all.batch(4).repeat()):
     assert refused(dataset).startswith(none)
-  assert refused(short.repeat(), steps_per_call=2).startswith(none)
-  assert refused(drops_all.repeat().batch(4), first_step=5).startswith(none)
+  for options in ({"steps_per_call": 2}, {"first_step": 5}):
+    for dataset in (short, short.repeat(), drops_all.batch(4), drops_all.repeat().batch(4)):
+      assert refused(dataset, **options).startswith(none)
   assert refused(lambda _: short.repeat()).startswith(none)
 
 
