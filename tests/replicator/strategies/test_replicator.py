@@ -136,7 +136,7 @@ def test_jit_compile_means_xla():
     ({"x": np.zeros([4, 2]), "label": np.zeros([8])},
      "the tensors of a batch must agree on axis 0, which has [4, 8] examples"),
     ({}, ""), (np.float32(1.0), ""), ([1, 2], "")],
-    ids=["indivisible", "lengths", "empty", "scalar", "list"])
+    ids=["ragged", "sparse", "indivisible", "lengths", "empty", "scalar", "list"])
 def test_inputs_that_are_not_a_batch(two, inputs, message):
   assert refusal(two.run, own_number, inputs).startswith(f"inputs: {message}")
 
