@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.tensorflow_internals import calls_of_functions
+from replicator.internals.compiled_functions import calls_of_functions
 
 import keras
 import tensorflow as tf

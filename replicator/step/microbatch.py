@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.tensorflow_internals import NeedsPlaceholder, computed_apart
+from replicator.internals.compiled_functions import NeedsPlaceholder, computed_apart
 from replicator.step import context
 from replicator.step.collectives import collectives
 from replicator.step.nest import Nest, map_tensors

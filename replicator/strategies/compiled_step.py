@@ -3,11 +3,10 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicator.console.error_line import located
-from replicator.errors import UsageError
 from replicator.internals.keras_internals import errors_unchanged, global_seed_state
 from replicator.step import context, logical_devices, xla
 from replicator.step.collectives import collectives
@@ -24,7 +23,9 @@ from replicator.strategies.tracing import (
   draws,
   graphs,
   python_state,
+  refusals,
   scalars,
+  shapes,
   training_mode,
   untrained,
 )
@@ -35,8 +36,6 @@ import tree
 
 if TYPE_CHECKING:
   from replicator.strategies.replicator import Replicator
-
-_MANY_SHAPES = 10
 
 
 @dataclasses.dataclass
@@ -147,7 +146,8 @@ class CompiledStep:
     lines = [*self._newest.remarks, *draws.warnings(self.graph, self._replicator.num_replicas),
              *graphs.warnings(self.graph, self._replicator.jit_compile),
              *untrained.warnings(self.graph, self._step, self._optimizers,
-                                 self._trainable.unfrozen()), *self._many_shapes()]
+                                 self._trainable.unfrozen()),
+             *shapes.warnings(of_batch for _, of_batch in self._traced)]
     self._newest.is_said = True
     new = [line for line in lines if line not in self._warned]
     self._warned.update(lines)
@@ -160,18 +160,6 @@ class CompiledStep:
       self._newest.numbers = {}
     return lines
 
-  def _many_shapes(self) -> list[str]:
-    """A line if batches come in so many shapes that compiling may take longer than training."""
-    found = list(dict.fromkeys(shapes for _, shapes in self._traced))[:_MANY_SHAPES]
-    if len(found) < _MANY_SHAPES:
-      return []
-    varied = next(shape for (_, shape, _), (_, first, _) in zip(found[-1], found[0], strict=True)
-                  if shape != first)
-    return [f"the step was compiled for {_MANY_SHAPES} shapes of batches, the newest with a tensor "
-            f"{varied}, and is compiled for each further one, which takes time and memory; pad "
-            "batches to a few lengths, for instance with tf.data's bucket_by_sequence_length and "
-            "pad_to_bucket_boundary=True"]
-
   @property
   def _compiles_whole(self) -> bool:
     return self._xla and self._replicator.compiles_whole
@@ -183,8 +171,8 @@ class CompiledStep:
     return tf.constant(step, tf.int64), flag, batch
 
   def _traced_for(self, arguments: tuple) -> _Traced:
-    shapes = tuple((path, x.shape, x.dtype) for path, x in tree.flatten_with_path(arguments))
-    key = self._trainable.flags(), shapes
+    key = self._trainable.flags(), tuple(
+        (path, x.shape, x.dtype) for path, x in tree.flatten_with_path(arguments))
     if key in self._traced:
       return self._traced[key]
     traced = _Traced(arguments=arguments)
@@ -254,8 +242,8 @@ class CompiledStep:
 
     def on_replica(step: tf.Tensor, *batch: Nest) -> Nest:
       with (context.entered(step, is_compiled, self._hooks) as replica, placed_or_compiled(),
-            located(), _refusals_explained(replicator.name), errors_unchanged(),
-            unwrapped.refused(), graphs.own_weights_checked(self._optimizers),
+            located(), refusals.unaggregated_explained(replicator.name), errors_unchanged(),
+            unwrapped.refused(), refusals.own_weights_checked(self._optimizers),
             contextlib.nullcontext() if replicas else self._events(step)):
         replicas.append(replica)
         if replicator.num_replicas > 1:
@@ -269,9 +257,9 @@ class CompiledStep:
         traced.remarks += [line for line in training_mode.left_out(
             self._step, replica.calls, self._optimizers) if line not in traced.remarks]
         if replicator.num_replicas > 1:
-          graphs.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())
+          refusals.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())
         if is_compiled or replicator.is_async:
-          graphs.refuse_summaries(tf.compat.v1.get_default_graph(), replicator.name)
+          refusals.refuse_summaries(tf.compat.v1.get_default_graph(), replicator.name)
         if self._logs:
           return self._logged(traced, batch, outputs)
         # A variable that is returned is read here, where every replica has its own copy.
@@ -303,22 +291,3 @@ class CompiledStep:
     traced.scalars.update({name: scalars.is_counter(value) for name, value in found.items()})
     more = {number: hook.ended(batch, outputs) for number, hook in enumerate(self._hooks)}
     return scalars.stacked(found), {number: values for number, values in more.items() if values}
-
-
-@contextlib.contextmanager
-def _refusals_explained(strategy: str) -> Iterator[None]:
-  """Says what to write in place of a variable that the strategy cannot update in a step.
-
-  It needs to know how to aggregate the values of several replicas, which Keras does not say of the
-  state of its layers.
-  """
-  try:
-    yield
-  except ValueError as error:
-    if not str(error).startswith("You must specify an aggregation method"):
-      raise
-    raise UsageError(
-        f"Replicator.strategy = '{strategy}': it cannot update this variable on several replicas; "
-        "use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of Keras' own, "
-        "and replicated.variable in place of tf.Variable"
-        ).with_traceback(error.__traceback__) from None

@@ -23,18 +23,16 @@ from typing import Any, NoReturn
 from replicator.configuration import operative
 from replicator.errors import Preempted
 from replicator.step import context as step_context
-from replicator.strategies import agreement
 from replicator.strategies.compiled_step import CompiledStep
-from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from replicator.strategies.running_call import RunningCall
 from replicator.training.callbacks.calls import Calls
 from replicator.training.checks.divided_step import compare_with_one_device
+from replicator.training.checks.rows import rows_compared
 from replicator.training.checks.undone import next_step
 from replicator.training.divergence.diagnostics import LearningRates, Signals
 from replicator.training.divergence.rollback import Diverged
-from replicator.training.evaluation import Evaluation
-from replicator.training.inputs.inputs import divides_itself
-from replicator.training.inputs.pipeline import digest_of_batch, stream
+from replicator.training.evaluations import Evaluations
+from replicator.training.inputs.pipeline import stream
 from replicator.training.journal import Journal
 from replicator.training.position import Position
 from replicator.training.preemption import StopSignal
@@ -50,9 +48,7 @@ class Loop:
     self._run, self._schedule, self._guard = run, run.schedule, run.guard
     self._position, self._journal, self._calls = position, journal, calls
     self._saver, self._hangs = run.saver, run.replicator.detect_hangs()
-    all_evaluate = bool(getattr(run.evaluate, "on_all_workers", False))
-    self._shards = EvaluationShards(run.replicator, all_evaluate)
-    self._evaluate = run.evaluate if run.is_chief or all_evaluate else None
+    self._evaluations = Evaluations(run, journal)
     self._hooks = [*([Signals(run.module)] if run.guard.signals else []), *calls.hooks]
     self._rates = LearningRates(run.module)
     self._stream = stream(None, run.input_context)
@@ -83,7 +79,7 @@ class Loop:
     self._saver.add(self._schedule.modules)
     self._journal.introduce(self._goes_on)
     self._prepare()
-    self._compare_rows()
+    self._batches = rows_compared(run, self._batches)
     if run.step == 0:
       if run.evaluate and self._schedule.eval_every and not run.before_call and self._can_trace:
         # It comes before the evaluation, which may take minutes.
@@ -118,27 +114,11 @@ class Loop:
         run.inputs, run.input_context, run.step + self._position.rollback.skipped, steps_per_call)
     self._batches = self._stream
 
-  def _compare_rows(self) -> None:
-    """Warns if an input function gives two workers the same rows, of two batches that differ."""
-    run, replicator = self._run, self._run.replicator
-    several = self._schedule.steps - run.step > self._schedule.steps_per_call
-    if replicator.num_pipelines == 1 or not divides_itself(run.inputs) or not several:
-      return
-    run.doing("preparing the first batch")
-    first = list(itertools.islice(self._batches, 2))
-    self._batches = itertools.chain(first, self._batches)
-    digests = [*map(digest_of_batch, first)]
-    if (agreement.is_shared(replicator.worker_id, replicator.num_pipelines, "".join(digests))
-        and digests[0] != digests[1]):
-      run.say(f"warning: {run.data()} gives several workers the same rows, so each of them counts "
-              "several times: return rows of its own for each context.input_pipeline_id, or write "
-              "a function without arguments that returns global batches")
-
   def _trace(self, batch: Any) -> None:
     """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
     self._run.doing("compiling the step")
     names = self._compiled.trace(batch)
-    self._say_warnings()
+    self._run.warn(*self._compiled.warnings())
     if not self._run.is_check:
       self._saver.check_complete(self._compiled)
     self._journal.check_best(names, self._calls.may_log)
@@ -195,7 +175,7 @@ class Loop:
       if is_first:
         self._after_first_call()
       if finish_all:
-        self._say_warnings()
+        run.warn(*self._compiled.warnings())
       if is_due:
         self._at_boundary()
       if stop.agreed and not run.why_stopped:
@@ -220,10 +200,6 @@ class Loop:
         self._run.warn(warning)
     self._journal.write_config()
 
-  def _say_warnings(self) -> None:
-    for warning in self._compiled.warnings():
-      self._run.warn(warning)
-
   # ---- Between steps ----------------------------------------------------------------------------
 
   def _at_boundary(self) -> None:
@@ -232,15 +208,11 @@ class Loop:
     if run.step and schedule.logs_at(run.step):
       means = self._position.means.take()
       journal.log(means, self._rates.now() if run.guard.signals else {})
-      for warning in self._compiled.outdated():
-        run.warn(warning)
+      run.warn(*self._compiled.outdated())
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)
-    found = None
-    if run.evaluate and schedule.evaluates_at(run.step):
-      with self._saver.changed_alike(f"evaluate at step {run.step}"):
-        found = self._evaluated()
+    found = self._evaluations.due()
     with self._calls.changed_alike():
       if found:
         self._calls.evaluated(found)
@@ -255,17 +227,6 @@ class Loop:
         run.say(f"warning: step {run.step}: not saved, since its numbers are not finite")
     self._saver.check_written()
     self._calls.saved()
-
-  def _evaluated(self) -> Evaluation | None:
-    """What the evaluation finds, which is logged; None on a worker that does not evaluate."""
-    run = self._run
-    if self._evaluate is None:
-      return None
-    with (step_context.entered(tf.constant(run.step, tf.int64)), sharded(self._shards),
-          self._journal.events(run.step)):
-      found = self._evaluate(run.module)
-    self._journal.evaluated(found)
-    return found
 
   def _save(self) -> None:
     self._journal.saving()

@@ -86,10 +86,11 @@ class Run:
     elif self.is_chief and not self.is_check:
       self._notes.append(line)
 
-  def warn(self, line: str) -> None:
-    """Writes a warning about the step."""
-    self.warnings.append(line)
-    self.say(f"warning: {line}")
+  def warn(self, *lines: str) -> None:
+    """Writes warnings about the step."""
+    self.warnings += lines
+    for line in lines:
+      self.say(f"warning: {line}")
 
   def doing(self, what: str) -> None:
     """Says what takes time from now on; nothing if it is empty."""

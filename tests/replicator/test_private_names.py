@@ -1,4 +1,4 @@
-"""The private names of gin, Keras and TensorFlow: one module for each package uses them."""
+"""The private names of gin, Keras and TensorFlow: each name is in one module."""
 
 import ast
 import configparser
@@ -19,34 +19,29 @@ from tensorflow.python.distribute.coordinator import values as remote
 LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 # The names that each module uses. Those without a class are attributes that only objects have: the
 # tests of the objects are below.
-MODULES = {
-    "gin-config": ("replicator/configuration/gin_internals.py", [
+MODULES = [
+    ("gin-config", "replicator/configuration/gin_internals.py", [
         "gin.config:_CONFIG", "gin.config:_IMPORTS", "gin.config:_OPERATIVE_CONFIG",
         "gin.config:_REGISTRY", "gin.config:_SINGLETONS", "gin.config:_config_str",
         "gin.config:_format_value", "gin.config:_parse_context", "gin.config:_parse_scope",
         "gin.config:_set_config_is_locked", "gin.config_parser:ConfigParser._current_location",
         "gin.config_parser:ConfigParser._maybe_parse_configurable_reference"]),
-    "keras": ("replicator/internals/keras_internals.py", [
+    ("keras", "replicator/internals/keras_internals.py", [
         "keras.src.backend.common.global_state:get_global_attribute",
         "keras:Layer._flatten_layers", "keras:Optimizer._use_weight_decay",
         "keras:Optimizer._get_current_learning_rate", "keras:Optimizer._get_variable_index",
         "keras:Optimizer._var_key"]),
-    "tensorflow": ("replicator/internals/tensorflow_internals.py", [
-        "tensorflow:Operation._set_attr", "tensorflow:__internal__",
+    ("tensorflow", "replicator/internals/tensorflow_internals.py", [
+        "tensorflow:Operation._set_attr",
         "tensorflow.python.pywrap_tfe:TF_SetXlaEnableLazyCompilation",
         "tensorflow.python.distribute.coordinator.values:RemoteValueImpl._get_error",
         f"{LAUNCHER}._get_ordering_token", f"{LAUNCHER}._next_instance_key",
-        "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
         "tensorflow.python.eager.context:Context.abort_collective_ops",
         "tensorflow.python.eager.context:Context.configure_coordination_service",
         "tensorflow.python.eager.context:Context.get_config_key_value",
         "tensorflow.python.eager.context:Context.report_error_to_cluster",
         "tensorflow.python.eager.context:Context.set_config_key_value",
         "tensorflow.python.eager.context:Context.wait_at_barrier",
-        "tensorflow.python.eager.lift_to_graph:UnliftableError",
-        "tensorflow.python.eager.lift_to_graph:lift_to_graph",
-        "tensorflow.python.eager.polymorphic_function.autograph_util:py_func_from_autograph",
-        "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction",
         "tensorflow.python.eager.record:VariableWatcher",
         "tensorflow.python.eager.record:could_possibly_record",
         "tensorflow.python.eager.record:record_operation",
@@ -55,7 +50,14 @@ MODULES = {
         "tensorflow.python.framework.ops:get_gradient_function",
         "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
         "tensorflow.python.trackable.autotrackable:AutoTrackable",
-        "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"])}
+        "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"]),
+    ("tensorflow", "replicator/internals/compiled_functions.py", [
+        "tensorflow:__internal__",
+        "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
+        "tensorflow.python.eager.lift_to_graph:UnliftableError",
+        "tensorflow.python.eager.lift_to_graph:lift_to_graph",
+        "tensorflow.python.eager.polymorphic_function.autograph_util:py_func_from_autograph",
+        "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction"])]
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
               "_cross_device_ops", "_device", "_group_key", "_group_size", "_options", "_value",
               "_unique_id", "_learning_rate", "_autograph"}
@@ -65,7 +67,7 @@ TFGAN = "models/gan/losses/tfgan.py"
 
 def test_the_private_names_are_where_they_were():
   check_none(f"{package} {importlib.metadata.version(package)} moved {name}: see {file}"
-             for package, (file, names) in MODULES.items() for name in names if not exists(name))
+             for package, file, names in MODULES for name in names if not exists(name))
 
 
 def exists(name: str) -> bool:
@@ -166,7 +168,7 @@ def names_defined(tree: ast.AST) -> set[str]:
   return found
 
 
-OWN_MODULES = {file for file, _ in MODULES.values()}
+OWN_MODULES = {file for _, file, _ in MODULES}
 NOT_OF_THESE_PACKAGES = {"_exit", "_replace"}  # os._exit, and a method of named tuples.
 
 
@@ -176,7 +178,7 @@ def others() -> dict[str, ast.Module]:
 
 
 def test_every_private_name_in_use_is_listed():
-  check_none(f"{file}:{line}: {name}" for file, names in MODULES.values()
+  check_none(f"{file}:{line}: {name}" for _, file, names in MODULES
              for line, name in unlisted(trees()[file], names))
 
 
@@ -190,7 +192,7 @@ def unlisted(tree: ast.AST, names: list[str]) -> Iterator[tuple[int, str]]:
 
 def test_every_listed_name_is_in_use():
   used = {file: words(trees()[file]) for file in OWN_MODULES}
-  check_none(f"{file} no longer uses {name}" for file, names in MODULES.values() for name in names
+  check_none(f"{file} no longer uses {name}" for _, file, names in MODULES for name in names
              if name.rpartition(":")[2].rpartition(".")[2] not in used[file])
   check_none(f"no file uses {name}" for name in OF_OBJECTS - set.union(*used.values()))
 
@@ -216,7 +218,7 @@ def test_only_versions_that_were_tested_are_allowed():
   requirements = {Requirement(line).name: Requirement(line).specifier for line in lines
                   if line and not line.startswith("#")}
   check_none(f"setup.cfg: {package}{requirements[package]}, and {version} is installed"
-             for package in (*MODULES, "tensorflow-gan")
+             for package in ("gin-config", "keras", "tensorflow", "tensorflow-gan")
              for version in [importlib.metadata.version(package)]
              if not {"<", "=="} & {bound.operator for bound in requirements[package]}
              or version not in requirements[package])

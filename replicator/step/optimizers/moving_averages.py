@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.errors import UsageError
+from replicator.internals.compiled_functions import calls_of_functions
 from replicator.internals.keras_internals import (
   VariableScope,
   is_in_scope,
   own_value,
   values_of_scope,
 )
-from replicator.internals.tensorflow_internals import calls_of_functions, may_be_recorded
+from replicator.internals.tensorflow_internals import may_be_recorded
 from replicator.step import context
 from replicator.step.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of

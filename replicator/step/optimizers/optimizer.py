@@ -15,8 +15,8 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from replicator.errors import UsageError
+from replicator.internals.compiled_functions import calls_of_functions
 from replicator.internals.keras_internals import optimizer_variables
-from replicator.internals.tensorflow_internals import calls_of_functions
 from replicator.step import context, replicated, xla
 from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook

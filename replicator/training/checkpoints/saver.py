@@ -12,7 +12,7 @@ from replicator.errors import RunFailed, UsageError
 from replicator.step.variables import variables_of
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.strategies.replicator import Replicator
-from replicator.strategies.tracing import graphs
+from replicator.strategies.tracing import refusals
 from replicator.strategies.tracing.trainable import Trainable
 from replicator.training.checkpoints.names import moved, names_of
 from replicator.training.checkpoints.retention import Checkpoints
@@ -275,9 +275,8 @@ class Saver:
 
   def check_complete(self, compiled: CompiledStep) -> None:
     """Raises a UsageError if a restart would lose something that a step uses."""
-    graphs.refuse_hidden_state(compiled.graph)
-    lost = [v for v in compiled.variables() if not self._variables.covers(v)]
-    if not lost:
+    refusals.refuse_hidden_state(compiled.graph)
+    if not (lost := [v for v in compiled.variables() if not self._variables.covers(v)]):
       return
     name = lost[0].name.removesuffix(":0")
     if late := variables_of(self._step).keys() - self._own.keys():
@@ -290,10 +289,7 @@ class Saver:
         "of the step leads there: a restart would lose it; assign what holds it to an attribute")
 
   def check_copies(self, assigned_at: Callable[[Any], str]) -> None:
-    """Raises a UsageError as `save` does; all workers must call it after the same step.
-
-    `assigned_at` returns ` at file:line` for a
-    variable that the step assigns there, for this error and those of `save`.
+    """Raises a UsageError as `save` does, with what `assigned_at` says; all workers must call it.
     """
     self._variables.assigned_at = assigned_at
     self._variables.check_copies()

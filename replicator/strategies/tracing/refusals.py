@@ -1,0 +1,91 @@
+"""What a step may not do, refused in one line when it is traced."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from replicator.errors import UsageError
+from replicator.internals.compiled_functions import calls_of_functions
+from replicator.internals.tensorflow_internals import may_be_recorded
+from replicator.step import context
+from replicator.step.replicated import copies_of
+from replicator.strategies.tracing.graphs import operations, place
+
+import tensorflow as tf
+
+# State that is not in variables, by the operations that change it.
+_KEEP = "keep what it holds in a replicated.variable that is an attribute of the step"
+_HIDDEN = {"LookupTable(Insert|Remove|Import)": ("a lookup table", _KEEP),
+           "Queue(Enqueue|Dequeue)": ("a queue", _KEEP),
+           "IteratorGetNext": ("the iterator of a data set", "give train the data set as inputs")}
+
+
+def refuse_summaries(graph: Any, strategy: str) -> None:
+  """Raises a UsageError if a graph has `tf.summary`: it is XLA's, or runs on another machine."""
+  for operation in [] if tf.executing_eagerly() else operations(graph):
+    if re.fullmatch(r"Write\w*Summary", operation.type):
+      raise UsageError(f"tf.summary{place(operation.traceback)}: a step cannot write summaries "
+                       f"under XLA or the strategy '{strategy}'; return the number from the step, "
+                       "or write it in a callback with run.writer")
+
+
+def refuse_global_batch_sizes(graph: Any) -> None:
+  """Raises a UsageError if the examples of a replica are averaged over those of all replicas."""
+  for operation in [] if tf.executing_eagerly() else operations(graph):
+    if operation.type == "DivNoNan" and any(
+        frame.name == "compute_average_loss" for frame in operation.traceback):
+      size = tf.get_static_value(operation.inputs[1])  # None if TensorFlow takes the replica's own.
+      rows = operation.inputs[0].op.inputs[0].shape[0]
+      if size not in (None, rows):
+        raise UsageError(f"tf.nn.compute_average_loss{place(operation.traceback)}: divides the sum "
+                         f"over the {rows} examples of a replica by {size:.0f}; leave out "
+                         "global_batch_size, or write tf.reduce_mean: a loss is the mean over the "
+                         "batch that the step gets")
+
+
+def refuse_hidden_state(graph: Any) -> None:
+  """Raises a UsageError if a graph changes a state that is not in variables."""
+  for operation in operations(graph):
+    for pattern, (what, remedy) in _HIDDEN.items():
+      if re.match(pattern, operation.type):
+        raise UsageError(f"the step changes {what}{place(operation.traceback)}, which is in no "
+                         f"checkpoint: a restart would lose it; {remedy}")
+
+
+def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+  """A context of one replica, in which a graph under a tape may not have the weights of another.
+
+  A `tf.function` is compiled for each replica, and what `get_concrete_function` returns for one.
+  """
+  replica = tf.get_static_value(context.copy_id())  # None where all are traced as one.
+  copies = [copies_of(v.value) for each in optimizers.values() for v in each.variables_updated]
+  others = {id(copy.handle) for of_one in copies for number, copy in enumerate(of_one)
+            if replica is not None and number != replica % len(of_one)}
+
+  def check(compiled: Any) -> None:
+    if may_be_recorded() and any(id(each) in others for each in compiled.captured_inputs):
+      raise UsageError(f"'{compiled.graph.name}' was compiled by get_concrete_function, with the "
+                       "weights of one replica, so that others would have no gradient; call the "
+                       "tf.function itself, or use replicator.any_batch_size")
+
+  return calls_of_functions(False, check)
+
+
+@contextlib.contextmanager
+def unaggregated_explained(strategy: str) -> Iterator[None]:
+  """Says what to write in place of a variable that the strategy cannot update in a step.
+
+  It needs to know how to aggregate the values of several replicas, which Keras does not say of the
+  state of its layers.
+  """
+  try:
+    yield
+  except ValueError as error:
+    if not str(error).startswith("You must specify an aggregation method"):
+      raise
+    raise UsageError(
+        f"Replicator.strategy = '{strategy}': it cannot update this variable on several replicas; "
+        "use replicator.GlobalBatchNorm, SpectralNorm, Dropout or random in place of Keras' own, "
+        "and replicated.variable in place of tf.Variable"
+        ).with_traceback(error.__traceback__) from None

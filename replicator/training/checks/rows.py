@@ -1,0 +1,30 @@
+"""The rows of the workers of a run, which must not be the same."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from replicator.strategies import agreement
+from replicator.training.inputs.inputs import divides_itself
+from replicator.training.inputs.pipeline import digest_of_batch
+from replicator.training.run import Run
+
+
+def rows_compared(run: Run, batches: Iterator[Any]) -> Iterator[Any]:
+  """The same batches; warns if an input function gives two workers the same, and others later.
+
+  All workers must call it.
+  """
+  replicator = run.replicator
+  several = run.schedule.steps - run.step > run.schedule.steps_per_call
+  if replicator.num_pipelines == 1 or not divides_itself(run.inputs) or not several:
+    return batches
+  run.doing("preparing the first batch")
+  first = list(itertools.islice(batches, 2))
+  digests = [*map(digest_of_batch, first)]
+  if (agreement.is_shared(replicator.worker_id, replicator.num_pipelines, "".join(digests))
+      and digests[0] != digests[1]):
+    run.say(f"warning: {run.data()} gives several workers the same rows, so each of them counts "
+            "several times: return rows of its own for each context.input_pipeline_id, or write "
+            "a function without arguments that returns global batches")
+  return itertools.chain(first, batches)
