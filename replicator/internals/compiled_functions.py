@@ -17,8 +17,8 @@ _calls = contextvars.ContextVar[tuple]("calls", default=(False,))  # Of this thr
 def calls_of_functions(inlined: bool, *checks: Callable[[Any], None]) -> Iterator[None]:
   """A context in which calls of `tf.function`s, in this thread, are `inlined`: parts of the caller.
 
-  It is for where values of variables are replaced, which is not seen by what was compiled before.
-  A graph of `get_concrete_function` cannot become a part, and goes through the checks.
+  It is for where values of variables are replaced: what was compiled before does not see that.
+  Graphs of `get_concrete_function`, which cannot be inlined, go through the checks.
   """
   token = _calls.set((inlined or _calls.get()[0], *_calls.get()[1:], *checks))
   try:

@@ -16,6 +16,8 @@ from tensorflow.python.trackable import autotrackable
 
 AutoTrackable = autotrackable.AutoTrackable  # What has attributes that TensorFlow would save.
 
+_PATIENCE = 600_000  # Milliseconds.
+
 
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
                  ) -> None:
@@ -37,9 +39,6 @@ def tell_others(message: str) -> None:
   """Ends the collectives of all other processes of the cluster with an error that says this."""
   with contextlib.suppress(tf.errors.OpError, RuntimeError):  # They have ended themselves.
     eager_context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
-
-
-_PATIENCE = 600_000  # Milliseconds.
 
 
 def meet(name: str) -> None:
@@ -67,10 +66,9 @@ def publish(key: str) -> None:
 
 def is_published(key: str) -> bool:
   """Whether a process of the cluster has published a key."""
-  try:
+  with contextlib.suppress(tf.errors.OpError):
     return bool(eager_context.context().get_config_key_value(key, 1000))
-  except tf.errors.OpError:
-    return False
+  return False
 
 
 def abort_collectives(message: str) -> None:
@@ -129,6 +127,11 @@ def has_gradient(operation: tf.Operation) -> bool:
 def may_be_recorded() -> bool:
   """Whether there is a tape here, which may record what is computed."""
   return record.could_possibly_record()
+
+
+def is_in_trace() -> bool:
+  """Whether a graph is being traced here, also in the eager code of a `tf.init_scope`."""
+  return any(each.is_building_function for each in eager_context.context().context_switches.stack)
 
 
 # ---- Collective operations ----------------------------------------------------------------------
@@ -222,8 +225,7 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 def in_second_pass_of_recompute_grad() -> bool:
   """Whether `tf.recompute_grad`, or Keras through it, is calling its function for a gradient."""
   # TensorFlow says it nowhere else than in the name of the function that does so.
-  return any(frame.f_code.co_name == "inner_recompute_grad"
-             for frame, _ in traceback.walk_stack(None))
+  return any(f.f_code.co_name == "inner_recompute_grad" for f, _ in traceback.walk_stack(None))
 
 
 def mark_for_xla(operation: tf.Operation) -> None:
@@ -232,10 +234,7 @@ def mark_for_xla(operation: tf.Operation) -> None:
 
 
 def compile_marked_always() -> None:
-  """Makes this process compile what is marked before it first runs, and then always use that.
-
-  By default TensorFlow may run it without XLA now and then, which rounds differently.
-  """
+  """Makes this process run what is marked by XLA alone, not now and then without, as by default."""
   pywrap_tfe.TF_SetXlaEnableLazyCompilation(False)
 
 

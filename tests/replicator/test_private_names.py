@@ -38,6 +38,7 @@ MODULES = [
         f"{LAUNCHER}._get_ordering_token", f"{LAUNCHER}._next_instance_key",
         "tensorflow.python.eager.context:Context.abort_collective_ops",
         "tensorflow.python.eager.context:Context.configure_coordination_service",
+        "tensorflow.python.eager.context:Context.context_switches",
         "tensorflow.python.eager.context:Context.get_config_key_value",
         "tensorflow.python.eager.context:Context.report_error_to_cluster",
         "tensorflow.python.eager.context:Context.set_config_key_value",

@@ -13,7 +13,7 @@ from replicator.internals.keras_internals import (
   own_value,
   values_of_scope,
 )
-from replicator.internals.tensorflow_internals import may_be_recorded
+from replicator.internals.tensorflow_internals import is_in_trace, may_be_recorded
 from replicator.step import context
 from replicator.step.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of
@@ -62,8 +62,8 @@ class MovingAverages(tf.Module):
     """
     is_alone = (threading.current_thread() is threading.main_thread()
                 and not isinstance(context.run.strategy, tf.distribute.ParameterServerStrategy))
-    if (tf.executing_eagerly() and is_alone and not is_in_scope() and not may_be_recorded()
-        and not tf.config.functions_run_eagerly()):
+    if is_alone and not (is_in_trace() or is_in_scope() or may_be_recorded()
+                         or tf.config.functions_run_eagerly()):
       with self._swapped(), VariableScope({}, drops=True, for_python=True):
         yield
       return

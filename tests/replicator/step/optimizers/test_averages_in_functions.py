@@ -3,6 +3,7 @@
 A network multiplies by a kernel, whose average is another one, so each result has a closed form.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -200,6 +201,20 @@ def test_a_tape_around_averages_finds_no_gradient_by_weights(float64):
     plain = tf.reduce_sum(network.function(X))
   kernel = network.net.weights[0].value
   np.testing.assert_allclose(tape.gradient([averaged, plain], kernel)[:, 0], X.sum(axis=0))
+
+
+def test_what_is_traced_may_enter_them_outside_of_its_graph(float64):
+  network = Network()
+
+  @tf.function
+  def compute(x):
+    with contextlib.ExitStack() as stack:
+      with tf.init_scope():
+        stack.enter_context(network.optimizer.averaged_weights())
+      return network.function(x)
+
+  np.testing.assert_allclose(compute(X), X @ AVERAGE)
+  np.testing.assert_allclose(network.function(X), X @ KERNEL)
 
 
 def test_all_parts_of_an_evaluation_that_is_dealt_see_the_averages(float64, two):
