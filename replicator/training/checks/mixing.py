@@ -7,11 +7,13 @@ again is not linear. Nor is a maximum over examples, or a product of examples wi
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from replicator.errors import ENGINE, is_foreign
+from replicator.step.collectives import collectives
 from replicator.strategies.tracing import graphs
 
 import numpy as np
@@ -38,6 +40,8 @@ _REDUCTIONS = {"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"}
 _ORDERS = {"Cumsum", "ReverseV2", "Roll"}
 _ORDERS_LAST = {"LogSoftmax", "Softmax", "TopKV2"}
 _SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
+_COLLECTIVES = os.path.dirname(collectives.__file__)
+_OF_COLLECTIVES = {"Identity", "Reshape", "StridedSlice"}  # Which these make on one replica.
 _DRAWS = re.compile("(Stateless)?(Random|TruncatedNormal)")
 
 
@@ -108,8 +112,9 @@ class _Walk:
         or any(map(self._has_rows, self._lengths(operation))))
     mix = self._mix(operation, examples, statistics, has_rows)
     is_sum = operation.type == "Sum" and bool(examples) and not has_rows
-    if (mix or not has_rows or operation.type == "Identity") and _is_of_engine(operation):
-      return  # What a collective or a layer returns is of the global batch.
+    if ((mix or not has_rows) and _maker(operation).startswith(ENGINE)) or (
+        operation.type in _OF_COLLECTIVES and _maker(operation).startswith(_COLLECTIVES)):
+      return  # It is of the global batch.
     if mix or is_sum:
       place = graphs.place(operation.traceback).removeprefix(" at ")
       if mix:
@@ -134,7 +139,8 @@ class _Walk:
     """The lengths of the axes that may be one of examples: the first, or any that was moved."""
     for x in operation.outputs:
       axes = x.shape.as_list() if x.shape.rank is not None else [None]
-      yield from axes if operation.type in _MOVES else axes[:1]
+      adds_axes = operation.type == "StridedSlice" and len(axes) > operation.inputs[0].shape.rank
+      yield from axes if adds_axes or operation.type in _MOVES else axes[:1]
 
   def _has_rows(self, length: int | None) -> bool:
     return length is None or (length > 0 and any(length % rows == 0 for rows in self._rows))
@@ -151,6 +157,9 @@ class _Walk:
     shape = operation.outputs[0].shape
     if kind in _PRODUCTS and len(examples) == 2 == shape.rank and all(map(self._has_rows, shape)):
       return _OTHERS
+    if kind not in _PRODUCTS | _MOVES | {"ConcatV2"} and (
+        {x.shape[:1] == [1] for x in examples} == {True, False}):  # Each example with all others.
+      return _OTHERS
     if examples and statistics:
       return _STATISTIC
     # Examples that are multiplied and added up, as in a Gram matrix, are a sum over examples.
@@ -165,6 +174,8 @@ def _reduces_first_axis(operation: tf.Operation) -> bool:
   return axes is not None and 0 in np.ravel(axes) % max(1, operation.inputs[0].shape.rank or 1)
 
 
-def _is_of_engine(operation: tf.Operation) -> bool:
-  own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
-  return bool(own) and own[-1].filename.startswith(ENGINE)
+def _maker(operation: tf.Operation) -> str:
+  """The file of the innermost code that makes an operation and is the user's or this package's."""
+  files = [frame.filename for frame in operation.traceback
+           if frame.filename.startswith(ENGINE) or not is_foreign(frame.filename)]
+  return files[-1] if files else ""

@@ -76,13 +76,18 @@ def contrast(x, y):
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(8), logits))
 
 
+def pairs(x, y):
+  distances = tf.reduce_sum((x[:, tf.newaxis] - y[tf.newaxis]) ** 2, -1)  # Pairs.
+  return tf.reduce_mean(tf.exp(-distances))
+
+
 NOT_LINEAR = [
     (lambda x, y: tf.reduce_mean(normalized(x) * y), STATISTIC, "# Advantages."),
     (boolean, MEAN, "# Boolean."), (masked, MEAN, "# Keras mask."), (weighted, MEAN, "# Weights."),
     (lambda x, y: tf.reduce_mean(tf.RaggedTensor.from_tensor(x, tf.ones([8], tf.int32))), MEAN, ""),
     (quotient, MEAN, "# Quotient."), (features, STATISTIC, "# Features."),
     (wide_features, STATISTIC, "# Wide."), (covariance, STATISTIC, "# Covariance."),
-    (gram, STATISTIC, "# Gram."), (contrast, OTHERS, "# Contrast."),
+    (gram, STATISTIC, "# Gram."), (contrast, OTHERS, "# Contrast."), (pairs, OTHERS, "# Pairs."),
     (lambda x, y: tf.reduce_max(x), STATISTIC, ""),
     (lambda x, y: tf.exp(tf.reduce_mean(x)), STATISTIC, ""),
     (lambda x, y: tf.reduce_mean(tf.roll(x, 1, 0) * y), OTHERS, "")]
