@@ -187,7 +187,8 @@ class Case:
 
   def _clipping(self) -> str:
     """Gradients are clipped on their way to the optimizer, and they or their norm differ."""
-    clips = self.reference.evidence.clips
+    found = self.reference.evidence.clips
+    clips = [clip for clip in found if clip.startswith("tf.clip")] or found
     is_of_loss = self.first.key[1] == LOSS and not self._suspects.of_gradients
     if is_of_loss or self.first.key[1] == VARIABLE or not clips:
       return ""
