@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 
+@keras.saving.register_keras_serializable("replicator")
 class GlobalBatchNorm(keras.layers.Layer):
   """Batch normalization over the examples of all replicas (Ioffe and Szegedy 2015).
 
@@ -56,6 +57,10 @@ class GlobalBatchNorm(keras.layers.Layer):
     self.center = center
     self.scale = scale
     self.gamma_initializer = gamma_initializer
+
+  def get_config(self) -> dict[str, Any]:
+    names = ("momentum", "epsilon", "center", "scale", "groups", "gamma_initializer")
+    return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
   def build(self, input_shape):
     shape = (input_shape[-1],)

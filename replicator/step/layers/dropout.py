@@ -1,6 +1,7 @@
 """Dropout whose mask belongs to the example, so that many replicas drop what one would."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from replicator.errors import UsageError
 from replicator.step import context, random
@@ -9,6 +10,7 @@ import keras
 import tensorflow as tf
 
 
+@keras.saving.register_keras_serializable("replicator")
 class Dropout(keras.layers.Layer):
   """Sets random elements to zero in training, and scales up the others (Srivastava et al. 2014).
 
@@ -51,6 +53,10 @@ class Dropout(keras.layers.Layer):
     self.noise_shape = noise_shape
     self.stream = stream
     self.supports_masking = True
+
+  def get_config(self) -> dict[str, Any]:
+    return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape,
+            "stream": self.stream}
 
   def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
     if self.rate:

@@ -1,5 +1,7 @@
 """Spectral normalization of a layer's kernel."""
 
+from typing import Any
+
 from replicator.errors import UsageError
 from replicator.internals import keras_internals
 from replicator.step import context, replicated, xla
@@ -9,6 +11,7 @@ import keras
 import tensorflow as tf
 
 
+@keras.saving.register_keras_serializable("replicator")
 class SpectralNorm(keras.layers.Wrapper):
   """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
 
@@ -51,6 +54,9 @@ class SpectralNorm(keras.layers.Wrapper):
       raise UsageError(f"SpectralNorm: '{layer.name}' was made in a keras.RematScope, which would "
                        "recompute it with the kernel that is not normalized; make it outside, and "
                        "call the network through replicator.recompute_grad")
+
+  def get_config(self) -> dict[str, Any]:
+    return {**super().get_config(), "power_iterations": self.power_iterations}
 
   def build(self, input_shape=None):
     super().build(input_shape)

@@ -73,8 +73,12 @@ def numbers_of(step: Callable) -> dict[str, float]:
 
 
 def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
-  """Lines about numbers that are others now than when the step was traced."""
-  now = {path: value for path, value in numbers_of(step).items() if path in traced}
+  """Lines about numbers of the step itself that are others now than when it was traced.
+
+  Those of the objects that it holds, such as a replay, may be for acting alone.
+  """
+  now = {path: value for path, value in numbers_of(step).items()
+         if path in traced and "/" not in path}
   return [f"the attribute '{path}' was {traced[path]} when the step was compiled, which keeps it, "
           f"and is {now[path]} now, which is in no checkpoint; keep it in a tf.Variable"
           for path in changed(traced, now)]

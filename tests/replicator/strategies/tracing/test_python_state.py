@@ -89,7 +89,7 @@ class Annealed(tf.Module):
 
   def __init__(self):
     super().__init__()
-    self.beta, self.constant, self.inner = 1.0, 3, {"calls": 0}
+    self.beta, self.constant, self.acting = 1.0, 3, {"calls": 0}
 
   def __call__(self) -> dict[str, tf.Tensor]:
     return {"beta": tf.constant(self.beta)}
@@ -97,7 +97,7 @@ class Annealed(tf.Module):
 
 def anneal(step: Annealed, number: int) -> None:
   step.beta *= 0.5
-  step.inner["calls"] = 3  # Before the first trace, and the same ever after.
+  step.acting["calls"] += 1  # The step does not use it.
 
 
 def test_a_number_that_changes_after_the_trace_is_named_once(tmp_path, capsys):
