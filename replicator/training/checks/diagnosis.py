@@ -17,10 +17,14 @@ from replicator.training.checks.step_recorder import (
 
 import numpy as np
 
-TOLERANCES = {"float64": 1e-9, "float32": 1e-3, "mixed_bfloat16": 0.1, "mixed_float16": 0.1}
-"""The largest relative difference that counts as rounding, by precision. In float32 the first 5
-steps of a GAN stay far below it, except for a few entries of gradients and weights, hence the
-norms."""
+TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
+"""The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
+stay far below it, except for a few entries of gradients and weights, hence the norms."""
+
+LOOSE = {"float64": 1e-9, "float32": 1e-2, "mixed_bfloat16": 0.1, "mixed_float16": 0.1}
+"""The same for what every run checks, where a false alarm is worse than a small fault. In float32
+the first steps of the experiments differ by 4e-5 at most, but for LOGAN's 1e-3, because the
+direction of a gradient that is nearly zero multiplies rounding."""
 
 Quantities = Mapping[Key, np.ndarray]
 

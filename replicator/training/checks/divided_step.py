@@ -101,7 +101,7 @@ class _Comparison:
   def tell(self) -> None:
     """Says how far the two are apart."""
     run, reference = self._run, self._whole.recording
-    tolerance = diagnosis.TOLERANCES[keras.config.dtype_policy().name]
+    tolerance = diagnosis.LOOSE[keras.config.dtype_policy().name]
     largest, first = diagnosis.compare(
         reference.quantities, self._divided.recording.quantities, tolerance)
     if first is None:

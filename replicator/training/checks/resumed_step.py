@@ -10,7 +10,7 @@ import os
 import re
 
 from replicator.training.checkpoints import store
-from replicator.training.checks.diagnosis import TOLERANCES
+from replicator.training.checks.diagnosis import LOOSE
 from replicator.training.run import Run
 from replicator.training.workdir import reader
 
@@ -70,7 +70,7 @@ class ResumedStep:
     is_same = self._run.is_exact and not changes and before["facts"] == self._facts
     how = "bit for bit" if largest == 0 else f"{largest:.0e}"
     line = f"{worst} {now[worst]:.9g}, was {was[worst]:.9g}"
-    if largest <= (0.0 if is_same else TOLERANCES[keras.config.dtype_policy().name]):
+    if largest <= (0.0 if is_same else LOOSE[keras.config.dtype_policy().name]):
       self._run.say(f"first step: as before the restart, {how}")
     elif changes:
       self._run.say(f"first step: not as before the restart and its changes: {line}")
