@@ -25,6 +25,16 @@ def sublayers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return layer._flatten_layers(include_self=False, recursive=False)
 
 
+def compute_alone(layer: keras.layers.Layer) -> None:
+  """Lets `predict` and `evaluate` of Keras models compute where they are called, on one device.
+
+  Otherwise those made in a strategy's scope wait for its other processes, which do not call them.
+  """
+  for each in layers_in(layer):
+    if isinstance(each, keras.Model):
+      each._distribute_strategy = None
+
+
 class VariableScope(keras.StatelessScope):
   """A context in which Keras variables have the given values, and assignments change no variable.
 

@@ -10,7 +10,9 @@ from typing import Any, Literal, TypeVar
 from replicator import random
 from replicator.configuration import operative
 from replicator.errors import UsageError
+from replicator.internals.keras_internals import compute_alone
 from replicator.step import context as step_context
+from replicator.step.variables import held_by
 from replicator.strategies import agreement
 from replicator.strategies.cluster import tf_config
 from replicator.strategies.replicator import Replicator
@@ -154,6 +156,8 @@ def train(make_step: Callable[[], Callable],
     with replicator.scope():
       step = make_step()
     settings.check_step(step, inputs is not None)
+    for _, network in held_by(step, (keras.layers.Layer,)):
+      compute_alone(network)
     if isinstance(start_from, str):
       start_from = StartFrom(start_from)
     origin, notes = (start_from.begin(step, replicator, folder) if start_from else (None, []))

@@ -60,8 +60,8 @@ MODULES = [
         "tensorflow.python.eager.polymorphic_function.autograph_util:py_func_from_autograph",
         "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction"])]
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
-              "_cross_device_ops", "_device", "_group_key", "_group_size", "_options", "_value",
-              "_unique_id", "_learning_rate", "_autograph"}
+              "_cross_device_ops", "_device", "_distribute_strategy", "_group_key", "_group_size",
+              "_options", "_value", "_unique_id", "_learning_rate", "_autograph"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 

@@ -7,6 +7,7 @@ from tests.programs.refusals import refusal
 from tests.replicator.training import runs
 
 import gin
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -78,3 +79,33 @@ def test_an_evaluation_of_images_alone_is_shown_and_cannot_say_what_is_best(tmp_
   lines = capsys.readouterr().out.splitlines()
   assert "step 1  images samples" in lines
   assert len([line for line in lines if "keep_best = 'eval/score'" in line]) == 1
+
+
+class Doubling(keras.Sequential):
+  """A network with the weight 2."""
+
+  def __init__(self):
+    super().__init__([keras.Input([1]), keras.layers.Dense(
+        1, kernel_initializer=keras.initializers.Constant(2.0))])
+
+
+class HoldsNetwork(Counter):
+  """A step with a network."""
+
+  def __init__(self):
+    super().__init__()
+    self.net = Doubling()
+
+
+def by_keras(step: HoldsNetwork) -> Evaluation:
+  x, y = np.float32([[1], [3]]), np.float32([[1], [1]])
+  step.net.compile(loss="mse")
+  return Evaluation({"mean": float(step.net.predict(x, verbose=0).mean()),
+                     "loss": float(step.net.evaluate(x, y, verbose=0))})
+
+
+def test_predict_and_evaluate_of_keras_compute_in_the_process_that_calls_them(tmp_path):
+  runs.train(tmp_path, "train.steps = 1", "train.eval_every = 1", *runs.MIRRORED_2,
+             step=HoldsNetwork, evaluate=by_keras)
+  assert runs.column(tmp_path, "eval/mean") == {0: 4.0, 1: 4.0}  # (2 + 6) / 2.
+  assert runs.column(tmp_path, "eval/loss") == {0: 13.0, 1: 13.0}  # (1 + 25) / 2.
