@@ -2,8 +2,8 @@
 
 import replicator
 from replicator import random
-from replicator.doctor.inspection import Evidence
 from replicator.strategies.tracing import draws
+from replicator.training.checks.inspection import Evidence
 from tests.programs.logs import rows
 from tests.replicator.training.runs import MIRRORED_2, train
 
