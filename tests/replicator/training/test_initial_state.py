@@ -26,7 +26,7 @@ class Part(tf.Module):
     ((1, [2, {"c": 3}]), (1, [2, {}])), ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     (np.arange(3), np.array([0, 2, 1])),
     (np.array(["a", "b"]), np.array(["b", "a"])), (tf.constant([1.0]), tf.constant([2.0])),
-    (tf.constant("a"), tf.constant("b"))], ids=repr)
+    (tf.constant("a"), tf.constant("b"))])
 def test_a_value_that_differs_is_named(one, other):
   first, same, second = (initial_state.digests(Part(own=value, part=[Part(own=value)]))
                          for value in (one, one, other))
@@ -38,7 +38,7 @@ def test_a_value_that_differs_is_named(one, other):
     object, lambda: {str(i) for i in range(50)}, time.time,
     lambda: [object(), keras.layers.Dense(1)],
     lambda: "/tmp/run-1", lambda: np.random.default_rng(), lambda: np.array([object()]),
-    lambda: tf.Variable(1.0), lambda: lambda: None], ids=repr)
+    lambda: tf.Variable(1.0), lambda: lambda: None])
 def test_what_has_no_stable_state_is_left_out(make):
   assert "own" not in initial_state.digests(Part(own=make()))
 
