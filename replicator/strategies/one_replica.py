@@ -18,6 +18,7 @@ import tensorflow as tf
 
 _DISTRIBUTE = os.path.dirname(inspect.getfile(tf.distribute.Strategy)) + os.sep
 
+
 def seen_in_steps(strategy: tf.distribute.Strategy) -> tf.distribute.Strategy:
   """Makes a strategy of several replicas say to libraries in a step that it has one.
 
@@ -62,4 +63,6 @@ def refuse_own_reductions() -> None:
 def _asking(through: str = "") -> str:
   """The file that calls the caller of this function, but for calls through functions of a name."""
   frames = itertools.islice(traceback.walk_stack(inspect.currentframe()), 2, None)
-  return next(frame.f_code.co_filename for frame, _ in frames if frame.f_code.co_name != through)
+  asking = next(frame for frame, _ in frames if frame.f_code.co_name != through)
+  # What AutoGraph makes of a function has the globals of its file, and is in another file itself.
+  return asking.f_globals.get("__file__") or asking.f_code.co_filename

@@ -21,7 +21,8 @@ LOSES = {
     "dropout": lambda x: tf.nn.dropout(x, 0.5),
     "gamma": lambda x: x + tf.random.gamma([], 1.0),
     "categorical": lambda x: tf.random.categorical(x[:, 0, 0], 1),
-    "box": lambda x: tf.image.sample_distorted_bounding_box([6, 6, 3], tf.zeros([1, 1, 4]))[0],
+    "box": lambda x: tf.image.sample_distorted_bounding_box(
+        [6, 6, 3], tf.zeros([1, 1, 4]), seed=1)[0],
     "candidates": lambda x: tf.random.uniform_candidate_sampler([[1]], 1, 1, True, 9)[0],
     "in a branch": lambda x: tf.cond(x[0, 0, 0, 0] > 0, lambda: tf.random.normal([]), lambda: 0.0)}
 KEEPS = {
@@ -84,7 +85,7 @@ def test_a_training_warns_once_of_the_global_generator_of_keras(tmp_path, capsys
 def test_our_own_draws_go_on(tmp_path, capsys):
   def make_step():
     dropout = replicator.Dropout(0.5)
-    return Draws(lambda: dropout(random.normal("x", [4, 2]), training=True))
+    return Draws(lambda: dropout(random.normal("x", [replicator.batch_size(), 2]), training=True))
   train(tmp_path, "train.steps = 1", *MIRRORED_2, step=make_step)
   assert said(capsys.readouterr().out) == []
 

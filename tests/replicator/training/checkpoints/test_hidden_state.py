@@ -5,6 +5,7 @@ import dataclasses
 import types
 from typing import Any
 
+import replicator
 from replicator import UsageError, replicated
 from tests.programs.refusals import refusal
 from tests.replicator.training.checkpoints.runs import train
@@ -97,8 +98,8 @@ def of_lambda() -> Holder:
 
 
 def of_metric(metric) -> tf.Tensor:
-  metric.update_state(1.0 / tf.distribute.get_strategy().num_replicas_in_sync)
-  return metric.result() * tf.distribute.get_strategy().num_replicas_in_sync
+  metric.update_state(1.0 / replicator.num_replicas())
+  return metric.result() * replicator.num_replicas()
 
 
 KEPT = {
