@@ -43,7 +43,7 @@ STRATEGIES = {
     "mirrored 2": ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"],
     "central storage 2": ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"],
 }
-FLOAT64 = ["train.precision = 'float64'"]
+FLOAT64 = ["train.precision = 'float64'", "train.check_first_step = False"]
 PRIORITIZED = ["Replay.priority_exponent = 0.6"]
 STACKED_AND_NOISY = ["Environments.stack = 3", "ActionValues.noise = 0.5"]
 

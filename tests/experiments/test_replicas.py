@@ -18,7 +18,8 @@ import pytest
 
 COMMON = ["train.precision = 'float64'", "train.steps = 3", "train.log_every = 1",
           "train.eval_every = 3", "train.checkpoint_every = 3", "train.steps_per_call = 1",
-          "train.global_batch_size = 4", "Replicator.jit_compile = False"]
+          "train.global_batch_size = 4", "Replicator.jit_compile = False",
+          "train.check_first_step = False"]
 SETTINGS = {  # The configuration, and what makes it tiny.
     maml: ("maml_sinusoids", ["MAML.sizes = (5,)", "maml.new_tasks = 6"]),
     domain_adaptation: ("domain_adaptation_digits", [

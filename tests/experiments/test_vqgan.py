@@ -19,7 +19,8 @@ import pytest
 import tensorflow as tf
 
 RATE, DIM = 0.5, 2
-THREE_STEPS = ["train.precision = 'float64'", "train.steps = 3", "train.checkpoint_every = 3"]
+THREE_STEPS = ["train.precision = 'float64'", "train.steps = 3", "train.checkpoint_every = 3",
+               "train.check_first_step = False"]
 IMAGES = np.random.default_rng(0).integers(0, 256, [8, 2, 2, 1]).astype(np.uint8)
 
 

@@ -49,7 +49,8 @@ def train(feature: Feature, strategy: str, bindings: tuple[str, ...]) -> list[fl
   split = any("devices_per_replica" in binding for binding in bindings)
   cpus = None if strategy in CLUSTERS else REPLICAS[strategy] * (2 if split else 1)
   config.parse([], [
-      f"train.steps = {STEPS}", "train.steps_per_call = 1", f"train.log_every = {STEPS}",
+      f"train.steps = {STEPS}", "train.steps_per_call = 1", "train.check_first_step = False",
+      f"train.log_every = {STEPS}",
       f"train.global_batch_size = {BATCH}", "train.eval_every = 0", "train.checkpoint_every = 0",
       f"train.precision = '{feature.precision}'", f"Replicator.strategy = '{strategy}'",
       f"Replicator.logical_cpus = {cpus}", *bindings])

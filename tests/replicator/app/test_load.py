@@ -22,7 +22,8 @@ import pytest
 import tensorflow as tf
 
 BASE = ["train.steps = 4", "train.checkpoint_every = 1", "train.log_every = 1",
-        "train.global_batch_size = 2", "Checkpoints.keep_last = 3"]
+        "train.global_batch_size = 2", "Checkpoints.keep_last = 3",
+        "train.check_first_step = False"]
 
 
 def facts_for(file: pathlib.Path) -> dict:

@@ -11,7 +11,7 @@ from tests.programs.logs import timed_rows
 from tests.programs.two_networks import TwoNetworks
 
 SMALL = ["train.global_batch_size = 8", "train.log_every = 1", "train.eval_every = 0",
-         "train.checkpoint_every = 0"]
+         "train.checkpoint_every = 0", "train.check_first_step = False"]  # It has its own tests.
 MIRRORED_2 = ["Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2"]
 
 

@@ -19,7 +19,8 @@ MICROBATCHES = ["microbatch.n = 2"]
 
 def first_step(tmp_path, capsys, *settings, **arguments) -> str:
   """What a run of one step says of it."""
-  train(tmp_path, "train.steps = 1", *settings, **{"inputs": Points(), **arguments})
+  train(tmp_path, "train.steps = 1", "train.check_first_step = True", *settings,
+        **{"inputs": Points(), **arguments})
   return capsys.readouterr().out
 
 
@@ -88,7 +89,8 @@ def test_the_run_goes_on_as_if_nothing_had_been_computed(tmp_path, capsys):
   settings = ["train.steps = 3", *MIRRORED_2]
   unchecked = values(train(tmp_path / "a", *settings, "train.check_first_step = False",
                            step=Everything, inputs=Points()))
-  checked = train(tmp_path / "b", *settings, step=Everything, inputs=Points())
+  checked = train(tmp_path / "b", *settings, "train.check_first_step = True", step=Everything,
+                  inputs=Points())
   assert "first step: as on one device" in capsys.readouterr().out
   assert_equal(checked, unchecked)
 

@@ -17,7 +17,8 @@ import pytest
 import tensorflow as tf
 
 EXACT = "first step: as before the restart, bit for bit\n"
-SETTINGS = ["train.steps = 8", "train.checkpoint_every = 4", "train.log_every = 2"]
+SETTINGS = ["train.steps = 8", "train.checkpoint_every = 4", "train.log_every = 2",
+            "train.check_first_step = True"]
 
 
 class Forgetful(TwoNetworks):
