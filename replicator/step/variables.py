@@ -144,8 +144,10 @@ def _is_saved(value: Any) -> bool:
 
 def _is_step(value: Any) -> bool:
   """Whether a `keras.Model` is a step, or a part of one: it says how it trains."""
-  return isinstance(value, keras.Model) and (_has_train_step(value) or any(
-      True for _ in _walk(vars(value), lambda child: isinstance(child, Optimizer))))
+  if not isinstance(value, keras.Model) or type(value).__module__.startswith("keras."):
+    return False
+  return _has_train_step(value) or any(
+      True for _ in _walk(vars(value), lambda child: isinstance(child, Optimizer)))
 
 
 def _has_train_step(model: keras.Model) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from replicator.internals.keras_internals import global_seed_state
-from replicator.step.variables import held_by
+from replicator.step.variables import children_of, held_by
 
 import numpy as np
 
@@ -77,8 +77,8 @@ def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
 
   Those of the objects that it holds, such as a replay, may be for acting alone.
   """
-  now = {path: value for path, value in numbers_of(step).items()
-         if path in traced and "/" not in path}
+  own = children_of(step) or {}
+  now = {path: own[path] for path in traced if path in own}
   return [f"the attribute '{path}' was {traced[path]} when the step was compiled, which keeps it, "
           f"and is {now[path]} now, which is in no checkpoint; keep it in a tf.Variable"
           for path in changed(traced, now)]

@@ -35,7 +35,11 @@ def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None
     compiled: the step, traced for `batch`.
     batch: this worker's part of a global batch; None for a step that makes its own examples.
   """
-  comparison = _Comparison(run, compiled)
+  replicator, division = run.replicator, compiled.division
+  if replicator.name in ("parameter_server", "tpu") or not (
+      replicator.num_replicas > 1 or division.is_microbatched):
+    return
+  comparison = _Comparison(run, division)
   if not comparison.is_of_use:
     return
   run.doing("comparing the first step with one device")
@@ -52,10 +56,10 @@ def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None
 class _Comparison:
   """Computes a step divided and in one piece."""
 
-  def __init__(self, run: Run, compiled: CompiledStep):
+  def __init__(self, run: Run, division: context.Division):
     self._run, self._replicas = run, run.replicator.num_replicas
     self._divided, self._whole = StepRecorder(run.module), StepRecorder(run.module)
-    size, division = context.run.global_batch_size // self._replicas, compiled.division
+    size = context.run.global_batch_size // self._replicas
     self._pieces = size // (division.smallest or size)
     self._few = min(size, FEW * self._pieces)
     # Batch norm takes its statistics by micro-batch, so that one piece is another training.
@@ -64,9 +68,8 @@ class _Comparison:
 
   @property
   def is_of_use(self) -> bool:
-    """Whether the step is divided, and the strategy can run it in one piece."""
-    return self._run.replicator.name not in ("parameter_server", "tpu") and (
-        self._replicas > 1 or self._joins_microbatches)
+    """Whether one piece is something else than what the run computes."""
+    return self._replicas > 1 or self._joins_microbatches
 
   def make(self, batch: Nest | None) -> None:
     """Computes both; raises what the step raises, which may not run on a few examples."""
