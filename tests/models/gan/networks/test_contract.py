@@ -90,7 +90,8 @@ def test_half_precision_changes_results_by_rounding(name):
 
 
 @pytest.mark.parametrize("make", [SNGANDiscriminator, BigGANDiscriminator, BigGANDeepDiscriminator,
-                                  BigBiGANEncoder], ids=lambda make: make.__name__)
+                                  pytest.param(BigBiGANEncoder, marks=pytest.mark.slow)],
+                         ids=lambda make: make.__name__)
 def test_sums_over_positions_are_not_taken_in_half_precision(make):
   width = 1 / 16 if make is SNGANDiscriminator else 4
   [network] = made(lambda: [make(16, 3, width=width)], "mixed_bfloat16")

@@ -25,10 +25,11 @@ def first_step(tmp_path, capsys, *settings, **arguments) -> str:
 
 
 @pytest.mark.parametrize(("division", "tolerance"), [
-    (MIRRORED_2, 1e-5), (MICROBATCHES, 1e-5), ([*MIRRORED_2, *MICROBATCHES], 1e-5),
-    ([*MIRRORED_2, "train.precision = 'float64'"], 1e-12),
-    (["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"], 1e-5),
-    ([*MIRRORED_2, "train.steps_per_call = 1", "Replicator.jit_compile = True"], 1e-5)])
+    (MIRRORED_2, 1e-5), (MICROBATCHES, 1e-5),
+    ([*MIRRORED_2, *MICROBATCHES, "train.precision = 'float64'"], 1e-12),
+    pytest.param(["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"], 1e-5,
+                 marks=pytest.mark.slow),
+    pytest.param([*MIRRORED_2, "Replicator.jit_compile = True"], 1e-5, marks=pytest.mark.slow)])
 def test_a_sound_step_agrees(division, tolerance, tmp_path, capsys):
   said = first_step(tmp_path, capsys, *division, step=Regression)
   assert float(AGREES.search(said)[1]) < tolerance
