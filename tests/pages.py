@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 EXTEND = ROOT / "docs/howto/extend.md"  # The files of one project: see `tests/test_extend.py`.
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "bash", "gin", "text"}  # Text is output, which nobody types.
+LANGUAGES = {"python", "bash", "gin", "diff", "text"}  # Text is output, which nobody types.
 
 
 @dataclasses.dataclass(frozen=True)
