@@ -6,9 +6,9 @@ A run that resumes exactly makes that step again: its scalars must come again, b
 
 import hashlib
 import json
-import os
 import re
 
+from replicator import atomic
 from replicator.training.checkpoints import store
 from replicator.training.checks.diagnosis import LOOSE
 from replicator.training.run import Run
@@ -84,9 +84,7 @@ class ResumedStep:
     there = store.steps_of(self._run.workdir / "checkpoints")
     self._rows = {each: row for each, row in self._rows.items() if int(each) in there}
     self._rows[str(step)] = {"facts": self._facts, "scalars": scalars}
-    temporary = self._path.with_name(f".{FILE}")  # Lost in a crash of the machine, it lacks a line.
-    temporary.write_text(json.dumps(self._rows))
-    os.replace(temporary, self._path)
+    atomic.write_whole(self._path, json.dumps(self._rows))
 
 
 def _difference(before: float, now: float) -> float:

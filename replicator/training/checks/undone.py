@@ -13,7 +13,7 @@ from replicator.training.run import Run
 import numpy as np
 import tensorflow as tf
 
-_SHORT = 2.0  # Seconds of a call that a run can make after it was told to stop.
+_SHORT = 2.0  # The most seconds that a step may take which only a check needs.
 
 
 def written_by(compiled: CompiledStep) -> list[tf.Variable]:

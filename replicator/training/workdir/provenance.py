@@ -79,7 +79,7 @@ def digests_of_code() -> dict[str, str]:
   """
   main = getattr(sys.modules["__main__"], "__spec__", None)
   own = main.name.partition(".")[0] if main else ""
-  found = {"replicator": _digest(sorted(pathlib.Path(ENGINE).rglob("*.py")))}
+  found = {"replicator": _digest_of_engine()}
   for name, module in sorted(sys.modules.items()):
     file = getattr(module, "__file__", None) or ""
     if name == "__main__":  # Whose own name may be `experiments.NAME`.
@@ -88,6 +88,11 @@ def digests_of_code() -> dict[str, str]:
     if file.endswith(".py") and (is_of_user(file) or is_own) and name != "__mp_main__":
       found[name] = _digest([pathlib.Path(file)])
   return found
+
+
+@functools.cache  # A process that trains several times has loaded it once.
+def _digest_of_engine() -> str:
+  return _digest(sorted(pathlib.Path(ENGINE).rglob("*.py")))
 
 
 def _digest(files: Iterable[pathlib.Path]) -> str:
