@@ -1,13 +1,13 @@
-"""Returns of an agent on the DM Control Suite beside published ones, with intervals over seeds.
+"""Compares an agent's DM Control Suite returns with published ones, with intervals over seeds.
 
   python -m benchmarks.agent_evidence d4pg=runs/d4pg_control [--at=100000] \
     [--picture=evidence.png]
 
-Prints a table of the tasks that a sweep has trained, and draws performance profiles (Agarwal et al.
-2021, arXiv:2108.13264). `d4pg` and `sac` name the published seeds, whose sources are in
-`published_returns.json`. A run's return is the mean of its evaluations at 0.9 to 1.1 times
-`--at`, which are steps of the simulator: a decision with `ActionRepeat` counts as several. The
-intervals hold 95 % of 2,000 resamples of the seeds in each task.
+Prints a table of the tasks in a sweep, and draws performance profiles (Agarwal et al. 2021,
+arXiv:2108.13264). `d4pg` and `sac` select the published seeds, whose sources are in
+`published_returns.json`. A run's return is the mean of its evaluations at 0.9 to 1.1 times `--at`,
+in simulator steps, like `environment_steps`. The intervals contain 95% of 2,000 resamples of the
+seeds in each task.
 """
 
 import json
@@ -46,14 +46,12 @@ def trained(sweep: str, steps: int) -> tuple[Returns, float]:
   for folder in sorted(pathlib.Path(sweep).glob("trials/*")):
     run = reader.read(folder)
     task = re.search(r"^Environments\.name = 'dm_control/(.*)-v\d+'", run.config, re.MULTILINE)
-    repeat = re.search(r"ActionRepeat':\s*{'repeat': (\d+)}", run.config)
-    steps_each = int(repeat[1]) if repeat else 1
     rows = [row for row in run.rows if "eval/return" in row
-            and 0.9 * steps <= steps_each * row["eval/environment_steps"] <= 1.1 * steps]
+            and 0.9 * steps <= row["eval/environment_steps"] <= 1.1 * steps]
     if task and rows:
       found.setdefault(task[1].replace("-", "_"), []).append(
           float(np.mean([row["eval/return"] for row in rows])))
-      updates = rows[-1]["step"] / (steps_each * rows[-1]["eval/environment_steps"])
+      updates = rows[-1]["step"] / rows[-1]["eval/environment_steps"]
   if not found:
     raise UsageError(f"'{sweep}': no trial on the DM Control Suite was evaluated at about "
                      f"{steps:,} steps; write the folder of a sweep")

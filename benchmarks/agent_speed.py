@@ -2,17 +2,17 @@
 
   python -m benchmarks.agent_speed [--task=pendulum]
 
-Each contender acts, keeps what it sees and learns from it, with batches of 256. On the pendulum the
-policy has hidden layers of 64 and 64 units and each of the two critics 128 and 128; on the walker
-all have 256 and 256. A contender with an 8 acts in eight environments, and makes eight updates
-after a step of all.
+Each contender acts, stores transitions and learns from them, with batches of 256. On the pendulum,
+the policy has hidden layers of 64 and 64 units, and each of the two critics 128 and 128; on the
+walker, all have 256 and 256. A contender with an 8 acts in eight environments, and makes eight
+updates after each step of all.
 
-  ours, ours_8   `experiments.sac` as its configuration has it, with layer normalization
-  sb3, sb3_8     Stable-Baselines3's `SAC`, without
-  torch          a plain loop in PyTorch with one environment, without; see `benchmarks.sac_torch`
+  ours, ours_8   `experiments.sac` with its configuration, which has layer normalization
+  sb3, sb3_8     Stable-Baselines3's `SAC`, without layer normalization
+  torch          a plain PyTorch loop, one environment, without it; see `benchmarks.sac_torch`
 
-They take turns in a process each. The table has medians over the turns: seconds of the CPU, which
-other work on the machine changes less than those of the clock.
+They take turns, each in its own process. The table has medians over the turns of CPU seconds, which
+other work on the machine affects less than wall time.
 """
 
 import statistics
@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import turns
+from benchmarks.record import Table
 
 from absl import app, flags
 
@@ -38,7 +39,7 @@ _PER_CALL = 10  # Our updates in a compiled call.
 
 
 def ours(number: int) -> Callable[[], float]:
-  """A function that takes a turn of `experiments.sac`, and returns the last loss."""
+  """Returns a function that takes a turn of `experiments.sac`, and returns the last loss."""
 
   from experiments.sac import SAC
   from models.rl import agents
@@ -72,7 +73,7 @@ def ours(number: int) -> Callable[[], float]:
 
 
 def sb3(number: int) -> Callable[[], float]:
-  """A function that takes a turn of Stable-Baselines3, and returns 0."""
+  """Returns a function that takes a turn of Stable-Baselines3, and returns 0."""
   sys.modules["tensorboard"] = None  # type: ignore[assignment]  # It would import TensorFlow, too.
   import gymnasium
   import stable_baselines3
@@ -96,7 +97,7 @@ def sb3(number: int) -> Callable[[], float]:
 
 
 def torch(number: int) -> Callable[[], float]:
-  """A function that takes a turn of the plain loop, and returns the last loss; `number` is 1."""
+  """Returns a function that takes a turn of the plain loop, and returns the last loss."""
   from benchmarks import sac_torch
 
   import gymnasium
@@ -121,12 +122,13 @@ def main(argv: list[str]) -> None:
                            "sb3": "stable_baselines3", "sb3_8": "stable_baselines3",
                            "torch": "torch"})
   contenders = turns.run("benchmarks.agent_speed", names, FLAGS.rounds, FLAGS.threads)
-  print(f"SAC on the {FLAGS.task}, {FLAGS.rounds} turns of {FLAGS.steps} steps, an update for each")
-  print(f"{'':10} {'steps per CPU second':>22} {'steps per second':>18}")
+  table = Table(f"SAC on the {FLAGS.task}, {FLAGS.rounds} turns of {FLAGS.steps} steps, an update "
+                "for each",
+                {"steps per CPU second": ".1f", "steps per second": ".1f"})
   for contender in contenders:
-    # The first turn of the CPU does not count.
+    # The CPU seconds of the first turn do not count.
     cpu, seconds = map(statistics.median, (contender.cpu[1:], contender.seconds))
-    print(f"{contender.name:10} {FLAGS.steps / cpu:22.1f} {FLAGS.steps / seconds:18.1f}")
+    table.add(contender.name, FLAGS.steps / cpu, FLAGS.steps / seconds)
 
 
 if __name__ == "__main__":

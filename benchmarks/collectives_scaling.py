@@ -29,7 +29,7 @@ flags.DEFINE_list("kib", ["4", "64", "1024", "16384"], "Sizes of the tensors, in
 flags.DEFINE_integer("turns", 15, "Turns of every contender.", lower_bound=1)
 
 IN_A_ROW = 4  # Collectives of one compiled call.
-# Operations that hand on what they are given.
+# Operations that pass on their input.
 _FORWARDING = {"Identity", "IdentityN", "Reshape", "Placeholder", "Const", "NoOp", "Shape",
                "EnsureShape", "Split", "SplitV", "ExpandDims", "StopGradient"}
 
@@ -39,7 +39,7 @@ HEADER = (f"{'':14} {'replicas':>8} {'KiB':>6} {'cpu ms':>8} {'peer':>8} {'ratio
 
 
 class Contender:
-  """One way to make a collective on the replicas of a strategy, each with a float32 `[n]`."""
+  """One way to run a collective on the replicas of a strategy, each with a float32 `[n]`."""
 
   def __init__(self, strategy, collective: Callable, size: int):
     import tensorflow as tf
@@ -65,7 +65,7 @@ class Contender:
     self.cpu, self.wall = [], []
 
   def turn(self) -> None:
-    """Makes a few collectives, and records the seconds of one."""
+    """Runs a few collectives, and records the seconds of one."""
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(self._calls):
       self._call()
@@ -75,14 +75,14 @@ class Contender:
 
 
 def _written(graph) -> float:
-  """The bytes that the operations of a graph write; NaN if the graph does not know them."""
+  """Returns the bytes that a graph's operations write; NaN if the graph does not specify them."""
   sizes = [x.shape.num_elements() for op in graph.get_operations()
            if op.type not in _FORWARDING for x in op.outputs if x.dtype.is_floating]
   return float("nan") if None in sizes else 4.0 * sum(sizes)
 
 
 def strategies() -> tuple[object, dict[str, object]]:
-  """Our strategy and those of the peers."""
+  """Returns our strategy and the peers' strategies."""
   from replicator import Replicator
 
   import tensorflow as tf

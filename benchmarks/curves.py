@@ -1,11 +1,11 @@
 """Draws what runs logged: a panel for each scalar, a curve for each run.
 
-  python -m benchmarks.curves [NAME=]RUN [NAME=]RUN... --of=eval/top1,loss [--by=step] [--log] \
-    [--output=curves.png]
+  python -m benchmarks.curves [NAME=]RUN [NAME=]RUN... --of=eval/top1,loss/network [--by=step] \
+    [--log] [--output=curves.png]
 
-Runs with one NAME, such as seeds, have one color. Minutes are those of the training alone. A shade
-spans from the least to the greatest value where a run logged both, as `eval/return_min` and
-`eval/return_max` beside `eval/return`.
+Runs with the same NAME, such as seeds, share a color. Minutes count training only. A shaded band
+spans the minimum to the maximum if a run logged both, such as `eval/return_min` and
+`eval/return_max` for `eval/return`.
 """
 
 import pathlib
@@ -37,7 +37,7 @@ def named(argument: str) -> tuple[str, reader.Run]:
 
 
 def rows_with(run: reader.Run, scalar: str) -> list[dict[str, Any]]:
-  """The rows in which a run logged a scalar; raises a UsageError if there are none."""
+  """Returns the rows where a run logged a scalar; raises a UsageError if there are none."""
   found = [row for row in run.rows if scalar in row]
   if not found:
     raise UsageError(f"{run.folder}: has no {scalar}.{nearest(scalar, run.series())}")
@@ -74,7 +74,7 @@ def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
 def main(argv: list[str]) -> None:
   try:
     if not FLAGS.of or len(argv) < 2:
-      raise UsageError("nothing to draw; write the workdirs of runs, and scalars: --of=loss")
+      raise UsageError("nothing to draw; write the workdirs of runs, and scalars: --of=eval/return")
     runs = [named(argument) for argument in argv[1:]]
     figure = Figure(figsize=(4.2 * len(FLAGS.of), 2.8), layout="constrained")
     for axes, scalar in zip(figure.subplots(1, len(FLAGS.of), squeeze=False)[0], FLAGS.of,

@@ -19,8 +19,8 @@ import tensorflow as tf
 # The properties of environments that the learner needs. Nothing acts here.
 _ENVIRONMENTS = types.SimpleNamespace(
     name="random", number=1, observation_shape=(problem.OBSERVATION_SIZE,),
-    observation_dtype="float32", action_size=problem.ACTION_SIZE, discrete=False,
-    episode_steps=1, stack=1)
+    observation_dtype="float32", action_size=problem.ACTION_SIZE, discrete=False, choices=(),
+    goals=None, max_episode_steps=1, stack=1, frames_per_step=1)
 
 
 class Learner:
@@ -30,8 +30,8 @@ class Learner:
     context.run.global_batch_size = BATCH_SIZE
     for name, value in {
         "Normalizer.enabled": False, "Replay.capacity": problem.ROWS,
-        "wrap_optimizer.clip_norm": problem.CLIP_NORM, "wrap_optimizer.ema_decay": 0.0,
-        "wrap_optimizer.ema_every": problem.TARGET_PERIOD}.items():
+        "wrap_optimizer.clip_norm": problem.CLIP_NORM,
+        "D4PG.target_update_period": problem.TARGET_PERIOD}.items():
       gin.bind_parameter(name, value)
     mirrored = ("mirrored", replicas) if replicas > 1 else ()
     self.replicator = replicator.Replicator(*mirrored, jit_compile=jit_compile)
@@ -48,7 +48,7 @@ class Learner:
     def update(batch):
       index, weight = tf.zeros([BATCH_SIZE], tf.int64), tf.ones([BATCH_SIZE])
       self.agent.replay.sample = lambda n: replay.Transitions(*batch, weight, index)
-      return self.agent()["critic"]
+      return self.agent()["loss/critic"]
 
     return float(self.replicator.run(update, batch)[0])
 
@@ -72,7 +72,7 @@ def make_steps(rows: Rows, replicas: int = 1, jit_compile: bool = True) -> Calla
     nonlocal calls
     scalars, _ = function(calls * problem.STEPS_PER_CALL, None).fetch()
     calls += 1
-    return float(scalars["critic"][-1])
+    return float(scalars["loss/critic"][-1])
 
   return steps
 

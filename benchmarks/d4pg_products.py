@@ -1,7 +1,7 @@
 """The matrix products of a learner's step in `benchmarks.d4pg_step`, and little else.
 
-No step can be faster on these products: forward and backward of both networks, without biases,
-activations, losses, optimizers or a replay.
+They are a lower bound on the time of a step: forward and backward passes of both networks, without
+biases, activations, losses, optimizers or a replay.
 """
 
 import itertools
@@ -13,11 +13,12 @@ from benchmarks.d4pg_problem import ACTION_SIZE, BATCH_SIZE, NUM_ATOMS, OBSERVAT
 import numpy as np
 import tensorflow as tf
 
-_KEEPS = 1e-6  # Share of a product in what the next step reads, so that none can be left out.
+_KEEPS = 1e-6  # The next step's input has this share of each product, so all are computed.
 
 
 def make_steps(rows: Rows) -> Callable[[], float]:
-  """A function that takes `STEPS_PER_CALL` steps, and returns a number of the last one."""
+  """Returns a function that takes `STEPS_PER_CALL` steps, and returns a number from the last one.
+  """
   policy = _weights([OBSERVATION_SIZE, *problem.POLICY_SIZES, ACTION_SIZE])
   critic = _weights([OBSERVATION_SIZE + ACTION_SIZE, *problem.CRITIC_SIZES, NUM_ATOMS])
 
@@ -62,7 +63,7 @@ def _step(state: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
 
 
 def _forward(network: list[tf.Tensor], x: tf.Tensor) -> list[tf.Tensor]:
-  """The inputs of all layers, and the output of the last."""
+  """Returns the inputs of all layers, and the output of the last."""
   found = [x]
   for weights in network:
     found.append(tf.matmul(found[-1], weights))
@@ -71,7 +72,7 @@ def _forward(network: list[tf.Tensor], x: tf.Tensor) -> list[tf.Tensor]:
 
 def _backward(network: list[tf.Tensor], inputs: list[tf.Tensor], gradient: tf.Tensor
               ) -> list[tf.Tensor]:
-  """The gradients of a network's weights."""
+  """Returns the gradients of a network's weights."""
   found = []
   for layer, (weights, x) in enumerate(reversed([*zip(network, inputs, strict=True)]), 1):
     found.append(tf.matmul(x, gradient, transpose_a=True))

@@ -13,14 +13,14 @@ steps. The networks are those of Acme; observations have 24 numbers, actions 6, 
   jax      `benchmarks.d4pg_jax`, jitted: 10 steps in a call, replay in arrays of the device
   products `benchmarks.d4pg_products`, the matrix products of a step alone, under XLA as ours
 
-Contenders whose package is not installed are skipped. Each one is a process of its own, and they
-take turns. The table has medians over the turns, and ratios of these medians.
+Contenders whose package is not installed are skipped. Each runs in its own process, and they take
+turns. The table has medians over the turns, and ratios of these medians.
 
-With --replicas=2 ours is instead compared with itself without XLA (`no_xla`), both on 2 logical
+With --replicas=2, `ours` is instead compared with itself without XLA (`no_xla`), both on 2 logical
 CPUs.
 
-With --check the contenders instead make the same updates, from the same weights on the same
-batches, and the table has the difference of their results from plain Keras.
+With --check, the contenders instead make the same updates, from the same weights on the same
+batches, and the table shows how their results differ from plain Keras.
 """
 
 import importlib
@@ -32,6 +32,7 @@ import types
 
 from benchmarks import d4pg_problem as problem
 from benchmarks import turns
+from benchmarks.record import Table
 
 import numpy as np
 from absl import app, flags
@@ -93,13 +94,13 @@ def check(names: list[str]) -> None:
         results[name] = dict(arrays)
   first = np.concatenate([w.ravel() for w in problem.policy_weights() + problem.critic_weights()])
   expected = results["keras"]
-  print(f"after {_UPDATES} updates, against plain Keras: the relative difference of")
-  print(f"{'':10} {'the losses':>12} {'the change of the weights':>26}")
+  table = Table(f"after {_UPDATES} updates, the relative difference from plain Keras",
+                {"losses": ".1e", "change of the weights": ".1e"})
   for name, result in results.items():
     losses = np.abs(result["losses"] / expected["losses"] - 1.0).max()
     change = (np.linalg.norm(result["weights"] - expected["weights"])
               / np.linalg.norm(expected["weights"] - first))
-    print(f"{name:10} {losses:12.1e} {change:26.1e}")
+    table.add(name, losses, change)
 
 
 def main(argv: list[str]) -> None:

@@ -54,14 +54,14 @@ class Learner:
       goal = self._project(reward, discount, next_logits.softmax(1))
     logits = self.critic(torch.cat([observation, action], 1))
     critic_loss = F.cross_entropy(logits, goal)
-    # The policy's loss passes through the critic, but does not train it.
+    # The policy's loss goes through the critic, but does not train it.
     frozen = {name: parameter.detach() for name, parameter in self.critic.named_parameters()}
     inputs = torch.cat([observation, _ClippedGradient.apply(self.policy(observation))], 1)
     logits = torch.func.functional_call(self.critic, frozen, inputs)
     return critic_loss, -(logits.softmax(1) @ self._atoms).mean()
 
   def _project(self, reward, discount, probabilities):
-    """The distribution of `reward + discount * z`, on the atoms: `[n], [n], [n, 51] -> [n, 51]`."""
+    """Projects `reward + discount * z` onto the atoms: `[n], [n], [n, 51] -> [n, 51]`."""
     atoms = self._atoms
     moved = reward[:, None] + discount[:, None] * atoms
     place = (moved.clamp(atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])

@@ -1,12 +1,11 @@
-"""An elastic run under a schedule of kills, departures and returns of its machines.
+"""An elastic run whose machines are killed, go away and come back on a schedule.
 
   python -m benchmarks.elastic [--events=20] [--seed=0]
 
-Four addresses of this machine are its hosts, behind a stand-in for ssh, which fails for those that
-are away. A small SN-GAN of the digits trains in float64 on one to four of them. An event comes once
-some steps were trained since the one before: a process is killed, or its machine goes away with it,
-or one that is away comes back. The losses are compared with those of the unbroken run of one
-process.
+Four addresses of this machine are its hosts, behind a stand-in for ssh, which fails for absent
+hosts. A small SN-GAN on the digits trains in float64 on one to four of them. A few steps after the
+last event comes the next: a process is killed, or its machine goes away with it, or an absent
+machine comes back. The losses are compared with an uninterrupted run on one process.
 """
 
 import pathlib
@@ -18,7 +17,7 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from replicator.training.workdir.reader import read
+from replicator.training.workdir.reader import TIMES, read
 
 import numpy as np
 from absl import app, flags
@@ -28,17 +27,17 @@ flags.DEFINE_integer("events", 20, "How many kills, departures and returns.", lo
 flags.DEFINE_integer("seed", 0, "The seed of the schedule.")
 
 HOSTS = [f"127.0.0.{i}" for i in range(1, 5)]
-STEPS_BETWEEN = 5  # Steps that are logged before the next event.
+STEPS_BETWEEN = 5  # Steps logged before the next event.
 SETTINGS = [
     "train.global_batch_size = 24", "train.log_every = 1", "train.eval_every = 0",
     "train.checkpoint_every = 2", "train.precision = 'float64'", "Guard.signals = False",
     "adam.learning_rate = 2e-5",  # With 4e-4 rounding grows to 4e-6 in 800 steps, on any strategy.
-    "SNGANGenerator.width = 0.125", "SNGANDiscriminator.width = 0.125", "Encoder.width = 0.125"]
-TIMES = ("seconds", "data_wait")
+    "SNGANGenerator.width_multiplier = 0.125", "SNGANDiscriminator.width_multiplier = 0.125",
+    "Encoder.width_multiplier = 0.125"]
 
 
 def command(workdir: pathlib.Path, strategy: str) -> list[str]:
-  """The words that train."""
+  """Returns the training command."""
   steps = 60 * FLAGS.events  # More than are trained before the last event.
   settings = [*SETTINGS, f"train.steps = {steps}", f"Replicator.strategy = '{strategy}'"]
   return [sys.executable, "-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
@@ -46,20 +45,20 @@ def command(workdir: pathlib.Path, strategy: str) -> list[str]:
 
 
 class Machines:
-  """The hosts of the run, as the schedule sees them; `folder` has the stand-in for ssh."""
+  """The hosts of the run; `folder` has the stand-in for ssh."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
     self.away: list[str] = []
     self.ssh = folder / "ssh"
-    # A host is away while there is a file of its name. The process keeps its id in another.
+    # A host is away while a file with its name exists. Another file has the ID of its process.
     self.ssh.write_text(f'#!/bin/sh\ncd {folder}\n[ -e $1 ] && exit 255\n'
                         '[ "$2" = true ] || echo $$ > $1.pid\ncd - > /dev/null\nshift\n'
                         'exec sh -c "$*"\n')
     self.ssh.chmod(0o755)
 
   def kill(self, host: str, goes_away: bool) -> None:
-    """Kills the process of a host, which goes away if asked."""
+    """Kills the process of a host; optionally, the host goes away."""
     if goes_away:
       self.away.append(host)
       (self._folder / host).touch()
@@ -67,13 +66,13 @@ class Machines:
     subprocess.run(["pkill", "-KILL", "-P", pid], check=False)
 
   def bring_back(self, host: str) -> None:
-    """Lets a host answer again."""
+    """Makes a host answer again."""
     self.away.remove(host)
     (self._folder / host).unlink()
 
 
 def next_event(machines: Machines, chosen: random.Random) -> str:
-  """Makes one thing happen; returns its name."""
+  """Triggers one event; returns its name."""
   there = [host for host in HOSTS if host not in machines.away]
   kinds = ["kill"] + ["leave"] * (len(there) > 1) + ["join"] * (len(there) < len(HOSTS))
   kind = chosen.choice(kinds)
@@ -85,7 +84,7 @@ def next_event(machines: Machines, chosen: random.Random) -> str:
 
 
 class Event(NamedTuple):
-  """A change, the seconds until the next step, and the steps that are trained again."""
+  """A change, the seconds until the next step, and the number of repeated steps."""
 
   kind: str
   seconds: float
@@ -93,7 +92,7 @@ class Event(NamedTuple):
 
 
 def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
-  """Trains under the schedule; returns the events, and all seconds."""
+  """Trains under the schedule; returns the events, and the total seconds."""
   machines, chosen, workdir = Machines(folder), random.Random(FLAGS.seed), folder / "elastic"
   words = [sys.executable, "-m", "replicator", "launch", f"--hosts={','.join(HOSTS)}",
            f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
@@ -127,7 +126,7 @@ def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
 
 
 def output_lines(folder: pathlib.Path, text: str) -> int:
-  """How many lines of the run say something."""
+  """Returns how many lines of the run's output contain `text`."""
   return (folder / "output").read_text().count(text)
 
 

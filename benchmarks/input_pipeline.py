@@ -1,4 +1,4 @@
-"""Decoded and augmented images per second, and memory, of the image sources and of peers.
+"""Speed and memory of decoding and augmenting images, for the image sources and for peers.
 
   pip install -e '.[tfds,huggingface]' grain torch torchvision
   python -m benchmarks.input_pipeline [--images=1000,100000]
@@ -6,17 +6,18 @@
 JPEG files of 500 x 375 pixels become random-resized crops of 224 pixels, half of them mirrored:
 
   tfrecords, folder, zip, tfds, hugging_face  `Augmented` around each source: random access
-  arrays                   the same of center squares that were decoded before, in NumPy files
-  tf_data                  plain tf.data over the shards, one record after the other
-  tf_data_fast             the same, less exactly decoded and without a filter against aliasing
+  arrays                   the same for center squares, already decoded, in NumPy files
+  tf_data                  plain tf.data over the shards, reading records in sequence
+  tf_data_fast             the same, decoded less exactly and resized without antialiasing
   grain, data_loader       Grain, and PyTorch's DataLoader, with 2 worker processes
 
-Contenders whose package is not installed are skipped. Each is a process of its own, and they take
-turns. At the start of a turn come batches that do not count: more than could be ready before it.
-The table has medians over the turns, and ratios of these medians.
+Contenders whose package is not installed are skipped. Each runs in its own process, and they take
+turns. Each turn starts with uncounted batches, more than could have been prefetched. The table has
+medians over the turns, and ratios of these medians.
 
-A second table has the highest resident memory of processes of their own, for the first number of
-`--images` and for multiples of it, whose contents repeat. Mapped files and worker processes count.
+A second table has the peak resident memory, in separate processes, for the first number of
+`--images` and for multiples of it, whose contents repeat. It includes mapped files and worker
+processes.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import input_data, input_peers, turns
+from benchmarks.record import Table
 
 from absl import app, flags, logging
 
@@ -36,7 +38,7 @@ _PACKAGES = {"tfrecords": "tensorflow", "folder": "tensorflow", "zip": "tensorfl
              "arrays": "tensorflow", "tfds": "tensorflow_datasets", "hugging_face": "datasets",
              "tf_data": "tensorflow", "tf_data_fast": "tensorflow", "grain": "grain",
              "data_loader": "torchvision"}
-_READY = 10  # Batches; more than any contender has ready before its turn.
+_READY = 10  # Batches; more than any contender prefetches.
 flags.DEFINE_list("images", ["1000", "100000"],
                   "Numbers of images; the others are multiples of the first.")
 flags.DEFINE_integer("rounds", 7, "Turns of every contender.", lower_bound=0)
@@ -49,7 +51,7 @@ flags.DEFINE_enum("contender", None, list(_PACKAGES), "Only take turns as this o
 
 
 def source(name: str, root: pathlib.Path) -> Any:
-  """A source of this project, which decodes images as they are drawn."""
+  """Returns one of this project's sources, which decodes images as they are drawn."""
   from models.vision import sources
   made: dict[str, Callable] = {
       "tfrecords": sources.TFRecords, "folder": sources.ImageFolder, "zip": sources.ImageZip,
@@ -62,7 +64,7 @@ def source(name: str, root: pathlib.Path) -> Any:
 
 
 def batches_of(name: str, root: pathlib.Path) -> Iterator[Any]:
-  """The endless batches of a contender."""
+  """Returns an endless iterator over a contender's batches."""
   sizes = FLAGS.batch_size, RESOLUTION
   if name in ("grain", "data_loader"):
     return getattr(input_peers, name)(root / "folder", *sizes, FLAGS.workers)
@@ -83,8 +85,8 @@ def take_turns() -> None:
 
 
 def compare_memory(names: list[str], root: pathlib.Path, counts: list[int]) -> None:
-  """Prints the memory of every contender for every number of images."""
-  print(f"{'MiB':15}", *(f"{count:>10,}" for count in counts), "images")
+  """Prints each contender's memory for each number of images."""
+  table = Table("MiB for a number of images", {f"{count:,}": ",.0f" for count in counts})
   for name in names:
     found = []
     for count in counts:
@@ -92,7 +94,7 @@ def compare_memory(names: list[str], root: pathlib.Path, counts: list[int]) -> N
                                               [f"--data={root / str(count)}"])) as contender:
         contender.turn()
         found.append(contender.mib)
-    print(f"{name:15}", *(f"{mib:10,.0f}" for mib in found), flush=True)
+    table.add(name, *found)
 
 
 def main(argv: list[str]) -> None:

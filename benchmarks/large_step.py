@@ -1,38 +1,50 @@
-"""The cost of a step before it runs: to build, to trace, the first call, and memory.
+"""The startup cost of a step: building, tracing, the first call, and memory.
 
   python -m benchmarks.large_step [--replicas=1,2,4,8]
+  python -m benchmarks.large_step --memory [--replicas=2,4] [--processes=2]
 
 The step is that of a GAN of BigGAN's size: 60 convolutions with batch norm over the global batch,
 60 with spectral norm, 480 variables, and 150 million parameters with the two slots of Adam. Its
-images are small, so that the first call is not a matter of arithmetic.
+images are small, so that arithmetic does not dominate the first call.
 
-Each row is a process of its own, with that many logical CPUs. Its CPU seconds are those of all
-cores. `trace` compiles the Python of the step to a graph; `first` is the first call less a later
-one, which is what TensorFlow does to the graph; memory is the highest resident size.
+Each row is a separate process with that many logical CPUs. CPU seconds are totals over all cores.
+`trace` turns the step's Python into a graph; `first` is the first call minus a later one, which is
+TensorFlow's work on the graph; memory is the peak resident size.
 """
 
 import itertools
 import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 
+from benchmarks.record import Table
 from benchmarks.usage import measured_alone, resident_mib
 
 from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")
+flags.DEFINE_list("processes", [], "Numbers of processes with a replica each.")
+flags.DEFINE_bool("memory", False, "Compare the memory with that of a divided state.")
+flags.DEFINE_bool("sharded", False, "Divide the state over the replicas.")
+flags.DEFINE_string("found", None, "Only be a process of a cluster; the chief writes this file.")
 flags.DEFINE_bool("here", False, "Measure the first of the replicas in this process.")
 
 CHANNELS, LAYERS = 215, 60
-COLUMNS = ("variables", "operations", "build", "trace", "first", "step", "MiB")
+COLUMNS = {"variables": ",d", "operations": ",d", "build": ".1f", "trace": ".1f", "first": ".1f",
+           "step": ".1f", "MiB": ",.0f"}
 
 
 # ---- The steps ----------------------------------------------------------------------------------
 
 
 def large() -> tuple[Callable, tuple[int, ...]]:
-  """A GAN with 60 convolutions in each network, and the shape of a replica's batch."""
+  """Returns a GAN with 60 convolutions per network, and the shape of a replica's batch."""
   import replicator
 
   import keras
@@ -72,7 +84,7 @@ def large() -> tuple[Callable, tuple[int, ...]]:
 
 
 def measure(replicas: int) -> dict[str, float]:
-  """CPU seconds to build, trace and call a step, its size, and the process' memory."""
+  """Measures CPU seconds to build, trace and call a step, its size, and the process's memory."""
   from replicator import Replicator
   from replicator.step.variables import variables_of
   from replicator.strategies.compiled_step import CompiledStep
@@ -98,17 +110,81 @@ def measure(replicas: int) -> dict[str, float]:
           "MiB": resident_mib()}
 
 
+# ---- Memory -------------------------------------------------------------------------------------
+
+
+def held(strategy: str, replicas: int | None, sharded: bool) -> dict[str, float]:
+  """MiB of a process, the weights' MiB, and the seconds of a step."""
+  from replicator import Replicator
+  from replicator.strategies.compiled_step import CompiledStep
+
+  import gin
+  import numpy as np
+
+  gin.bind_parameter("wrap_optimizer.ema_decay", 0.999)
+  gin.bind_parameter("wrap_optimizer.sharded", sharded)
+  replicator = Replicator(strategy, logical_cpus=replicas)
+  replicator.run(lambda: 0)
+  before, seconds = resident_mib(), []
+  with replicator.scope():
+    step, shape = large()
+  batch = np.ones([(replicas or 1) * shape[0], *shape[1:]], np.float32)
+  compiled = CompiledStep(replicator, step, logs=True)
+  for number in range(5):
+    started = time.perf_counter()
+    compiled(number, batch).fetch()
+    seconds.append(time.perf_counter() - started)
+  weights = sum(v.numpy().size for each in step.optimizers for v in each.variables_updated)
+  return {"MiB": resident_mib() - before, "weights": 4 * weights / 2 ** 20,
+          "seconds": statistics.median(seconds[1:]), "is_chief": not replicator.worker_id}
+
+
+def of_processes(processes: int, sharded: bool) -> dict[str, float]:
+  """What the chief of some processes measures."""
+  with tempfile.TemporaryDirectory() as folder:
+    output = pathlib.Path(folder) / "found.json"
+    subprocess.run([sys.executable, "-m", "replicator", "launch", f"--workers={processes}", "--",
+                    sys.executable, "-m", "benchmarks.large_step", f"--found={output}",
+                    f"--sharded={sharded}"], stdout=subprocess.DEVNULL, check=True)
+    return json.loads(output.read_text())
+
+
+def compare_memory() -> None:
+  """Prints a row for each number of replicas, in one process and in several."""
+  table = Table("memory of a replica, beside what it must hold",
+                {"processes": "d", "sharded": "", "MiB each": ",.0f", "formula": ",.0f",
+                 "seconds/step": ".1f"}, "replicas")
+  for count, of_cluster in [*((int(n), False) for n in FLAGS.replicas),
+                            *((int(n), True) for n in FLAGS.processes)]:
+    for sharded in (False, True):
+      found = of_processes(count, sharded) if of_cluster else measured_alone(
+          "benchmarks.large_step", "--here", "--memory", f"--replicas={count}",
+          f"--sharded={sharded}")
+      formula = (2 + 3 / count if sharded else 5) * found["weights"]
+      each = found["MiB"] if of_cluster else found["MiB"] / count
+      table.add(str(count), count if of_cluster else 1, "yes" if sharded else "no", each, formula,
+                found["seconds"])
+
+
 def main(argv: list[str]) -> None:
   del argv
-  if FLAGS.here:
-    print(json.dumps(measure(int(FLAGS.replicas[0]))))
+  if FLAGS.found:
+    found = held("multi_worker_mirrored", None, FLAGS.sharded)
+    if found["is_chief"]:
+      pathlib.Path(FLAGS.found).write_text(json.dumps(found))
     return
-  print("CPU seconds, and MiB of memory")
-  print(f"{'replicas':>8} " + " ".join(f"{name:>10}" for name in COLUMNS))
+  if FLAGS.here:
+    replicas = int(FLAGS.replicas[0])
+    name = "mirrored" if replicas > 1 else "one_device"
+    print(json.dumps(held(name, replicas, FLAGS.sharded) if FLAGS.memory else measure(replicas)))
+    return
+  if FLAGS.memory:
+    compare_memory()
+    return
+  table = Table("CPU seconds, and MiB of memory", COLUMNS, "replicas")
   for replicas in FLAGS.replicas:
     found = measured_alone("benchmarks.large_step", "--here", f"--replicas={replicas}")
-    numbers = " ".join(f"{found[name]:10.{1 if found[name] % 1 else 0}f}" for name in COLUMNS)
-    print(f"{replicas:>8} {numbers}", flush=True)
+    table.add(replicas, *(found[name] for name in COLUMNS))
 
 
 if __name__ == "__main__":

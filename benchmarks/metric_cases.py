@@ -1,4 +1,4 @@
-"""Features on which `benchmarks.metric_parity` compares metrics, and tests repeat its numbers.
+"""Features for `benchmarks.metric_parity` and for the tests that check its numbers.
 
 They come from NumPy's legacy generator, whose stream will not change.
 """
@@ -9,13 +9,13 @@ import numpy as np
 
 
 class MetricCase(NamedTuple):
-  """Features of two sets, and what the metrics are asked for.
+  """Features of two sets, and settings of the metrics.
 
   Attributes:
     real: float32 [n, d].
     generated: float32 [m, d]; the Inception score takes them as logits.
-    subset_size: of KID.
-    splits: of the Inception score.
+    subset_size: KID's subset size.
+    splits: the Inception score's splits.
   """
 
   real: np.ndarray
@@ -25,7 +25,7 @@ class MetricCase(NamedTuple):
 
 
 def metric_cases() -> dict[str, MetricCase]:
-  """The sets by name."""
+  """Returns the cases by name."""
   random = np.random.RandomState(1)
   mixing = random.randn(48, 48) / 7
   normal = random.randn(600, 48) @ mixing
@@ -40,7 +40,7 @@ def metric_cases() -> dict[str, MetricCase]:
       # Few values, so that many samples are equal, and many distances, all exact in float32.
       "ties": (random.randint(0, 3, [400, 5]), random.randint(0, 3, [300, 5]), 100, 10),
       "collapsed": (random.randint(0, 3, [400, 5]), np.tile([[0, 1, 1, 2, 0]], [300, 1]), 100, 10),
-      # A generator that learned some of its samples by heart.
+      # A generator that memorized some samples.
       "copies": (normal, np.concatenate([normal[:300], new]), 200, 10),
   }
   return {name: MetricCase(real.astype(np.float32), generated.astype(np.float32), *settings)

@@ -1,15 +1,14 @@
-"""The metrics of `models.metrics` beside torch-fidelity and `prdc`, on the same features.
+"""Compares the metrics of `models.metrics` with torch-fidelity and `prdc`, on the same features.
 
   pip install torch torch-fidelity prdc
   python -m benchmarks.metric_parity [--goldens=tests/models/metrics/goldens.json]
 
-Each line has a number of the reference, the same number here, and their difference, which must
-not exceed what the column `allowed` says: relative to the number for FID and the Inception score,
-and to the kernel for KID. The exit status is 1 when one does. `--goldens` also writes the
-references' numbers to a file, which the tests compare with.
+Each line has the reference's number, this project's, and their difference, which must not exceed
+the column `allowed`. It is relative to the number for FID and the Inception score, and to the
+kernel for KID. The exit status is 1 if one is exceeded. `--goldens` also writes the references'
+numbers to a file for the tests.
 
-Where torch-fidelity sums in float32, so that rounding is all that differs, it is also asked in
-float64.
+Where torch-fidelity sums in float32, so that only rounding differs, it is also run in float64.
 """
 
 import contextlib
@@ -68,7 +67,7 @@ class Comparison(NamedTuple):
 
 
 def compare(goldens: dict[str, dict[str, float]]) -> list[Comparison]:
-  """This project's numbers beside those of the references, by case and by name."""
+  """Compares this project's numbers with the references', by case and name."""
   comparisons = []
   for name, case in metric_cases().items():
     found = ours(case)
@@ -86,7 +85,7 @@ def kernel_size(*sets: np.ndarray) -> float:
 
 
 def ours(case: MetricCase) -> dict[str, float]:
-  """The numbers of this project."""
+  """Returns this project's numbers."""
   real, generated = case.real, case.generated
   fid = frechet_distance(FeatureStatistics.of(real), FeatureStatistics.of(generated))
   kid = kernel_distance(real, generated, SUBSETS, case.subset_size)
@@ -102,7 +101,7 @@ def ours(case: MetricCase) -> dict[str, float]:
 
 
 def references(case: MetricCase) -> dict[str, float]:
-  """The same numbers of torch-fidelity, whose first input is generated, and `prdc`."""
+  """Returns the same numbers from `prdc` and torch-fidelity, whose first input is `generated`."""
   import prdc
   import torch
   from torch_fidelity import metric_fid, metric_isc, metric_kid, metric_prc

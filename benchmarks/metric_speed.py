@@ -1,11 +1,11 @@
-"""Time and memory of precision, recall, density and coverage, beside torch-fidelity and `prdc`.
+"""Time and memory of precision, recall, density and coverage, against torch-fidelity and `prdc`.
 
   python -m benchmarks.metric_speed [--samples=10000] [--dimensions=2048] [--of=neighbors,...]
 
-Each contender runs in a process of its own, on as many real features as generated ones. It shows
-the seconds, and those of the CPU, which other work on the machine changes less. The memory
-is the highest resident size of that process, in which the features themselves take what the first
-line says. Beyond 10,000 samples the references need tens of gigabytes: name the contenders then.
+Each contender runs in its own process, on equally many real and generated features. The table shows
+wall and CPU seconds; other work on the machine affects CPU seconds less. The memory is the peak
+resident size of that process, which includes the features; the first line gives their size. Beyond
+10,000 samples, the references need tens of gigabytes, so select contenders with `--of`.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks import usage
+from benchmarks.record import Table
 
 import numpy as np
 from absl import app, flags
@@ -72,7 +73,7 @@ def features() -> tuple[np.ndarray, np.ndarray]:
 
 
 def measure() -> None:
-  """Runs one contender, and prints what it found, took and held."""
+  """Runs one contender; prints its result, time and memory."""
   metric, pair = CONTENDERS[FLAGS.run](), features()
   begun, cpu = time.perf_counter(), time.process_time()
   found = metric(*pair)
@@ -86,8 +87,9 @@ def main(argv: list[str]) -> None:
     measure()
     return
   size = 2 * 4 * FLAGS.samples * FLAGS.dimensions / 2 ** 20
-  print(f"{FLAGS.samples:,} real and generated features of {FLAGS.dimensions:,} dimensions, "
-        f"{size:,.0f} MiB")
+  table = Table(f"{FLAGS.samples:,} real and generated features of {FLAGS.dimensions:,} "
+                f"dimensions, {size:,.0f} MiB",
+                {"seconds": ".1f", "CPU seconds": ".1f", "MiB": ",.0f", "found": ""})
   for name in FLAGS.of or CONTENDERS:
     module = "prdc" if name.endswith("prdc") else "torch_fidelity"
     if name != "neighbors" and not importlib.util.find_spec(module):
@@ -96,8 +98,7 @@ def main(argv: list[str]) -> None:
     found = usage.measured_alone(
         "benchmarks.metric_speed", f"--samples={FLAGS.samples}",
         f"--dimensions={FLAGS.dimensions}", f"--run={name}")
-    print(f"{name:26} {found['seconds']:7.1f} s {found['cpu']:7.1f} CPU s "
-          f"{found['mib']:7,.0f} MiB  {found['found']}", flush=True)
+    table.add(name, found["seconds"], found["cpu"], found["mib"], found["found"])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ _GAMMA = 1.0
 
 
 def ours(penalized: bool) -> Callable[[], float]:
-  """The step of this project."""
+  """Makes this project's step."""
   import replicator
   from models.gan.networks.r3gan import R3GANDiscriminator, R3GANGenerator
   from models.gan.penalties.gradients import r1, r2

@@ -1,13 +1,13 @@
-"""`replicator evaluate` beside torch-fidelity and `prdc`, from the same PNG files to the numbers.
+"""Compares `replicator evaluate` with torch-fidelity and `prdc`, on the same PNG files.
 
   pip install torch torch-fidelity prdc
   python -m benchmarks.png_parity [--images=FOLDER] [--count=300] [--size=64]
 
-Both read two folders of PNG files and one file of random weights of Inception, which torch wrote.
-The files are squares of the images in FOLDER, every second one with less contrast in the place of
-a generated one; without FOLDER, random squares of two photographs. Each line has a number of the
-reference and of this project; see `benchmarks.metric_parity`. The exit status is 1 when one differs
-by more than `allowed`. With fewer images than 2,048, there are fewer samples than dimensions.
+Both read two folders of PNG files and one file of random Inception weights, written by torch. The
+files are squares of the images in FOLDER, or without FOLDER, random squares of two photographs.
+Every second one has less contrast, and stands for a generated image. Each line has the number of
+the reference and of this project; see `benchmarks.metric_parity`. The exit status is 1 if one
+differs by more than `allowed`. Below 2,048 images, there are fewer samples than dimensions.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def _of_photographs(count: int, size: int) -> np.ndarray:
 
 def theirs(folder: pathlib.Path, weights: str, subset_size: int
            ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-  """torch-fidelity's numbers, and its features of the sets `real` and `generated`."""
+  """Returns torch-fidelity's numbers, and its features of the sets `real` and `generated`."""
   import torch
   import torch_fidelity
   numbers = torch_fidelity.calculate_metrics(
@@ -86,7 +86,7 @@ def theirs(folder: pathlib.Path, weights: str, subset_size: int
 
 
 def ours(folder: pathlib.Path, weights: str) -> tuple[dict[str, float], dict[str, Gathered]]:
-  """The numbers that `replicator evaluate` writes, and the features of both sets."""
+  """Returns the numbers of `replicator evaluate`, and the features of both sets."""
   with contextlib.redirect_stdout(io.StringIO()):
     status = evaluate.main([
         f"--real={folder}/real", f"--fake={folder}/generated", f"--features={weights}",
@@ -102,7 +102,7 @@ def ours(folder: pathlib.Path, weights: str) -> tuple[dict[str, float], dict[str
 
 
 def compare(folder: pathlib.Path, weights: str, count: int) -> list[Comparison]:
-  """All numbers, each beside its reference."""
+  """Returns each number with its reference."""
   import prdc
   subset_size = min(1000, count // 3)
   reference, features = theirs(folder, weights, subset_size)

@@ -1,7 +1,7 @@
 """The step of `benchmarks.replication_overhead`, written by hand with `tf.distribute` and Keras 3.
 
 It uses Keras layers, `BatchNormalization(synchronized=True)`, Keras Adam, which sums the gradients
-of the replicas, and a loss divided by their number. It uses nothing of this project.
+of the replicas, and a loss divided by their number. It uses nothing from this project.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ import tensorflow as tf
 from keras import layers
 
 
-def prepare(name: str, code_size: int, width: int, depth: int
+def prepare(name: str, code_size: int, units: int, depth: int
             ) -> Callable[[np.ndarray], Callable[[], float]]:
-  """Makes the strategy that `name` means; returns a function that makes compiled calls.
+  """Makes the strategy called `name`; returns a function that makes compiled calls.
 
   Args:
     name: 'hand-default', 'hand-hierarchical' or 'hand-reduction', all on two logical CPUs;
       'hand-workers', for a process of a cluster; 'hand-plain', without `tf.distribute`.
     code_size: dimensions of the latent code.
-    width: units of a hidden layer.
-    depth: hidden layers of a network, each with batch norm.
+    units: units per hidden layer.
+    depth: hidden layers per network, each with batch norm.
 
   Returns:
     a function of float32 `[steps, n, features]`, this process's part of each global batch. It
@@ -31,26 +31,26 @@ def prepare(name: str, code_size: int, width: int, depth: int
                 "hand-hierarchical": tf.distribute.HierarchicalCopyAllReduce(),
                 "hand-reduction": tf.distribute.ReductionToOneDevice()}
   if name == "hand-plain":
-    return lambda batches: _plain(batches, code_size, width, depth)
+    return lambda batches: _plain(batches, code_size, units, depth)
   if name == "hand-workers":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
   else:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"], operations[name])
-  return lambda batches: _replicated(strategy, batches, code_size, width, depth)
+  return lambda batches: _replicated(strategy, batches, code_size, units, depth)
 
 
-def _plain(batches: np.ndarray, code_size: int, width: int, depth: int) -> Callable[[], float]:
-  step = _make_step(batches.shape[-1], code_size, width, depth, 1)
+def _plain(batches: np.ndarray, code_size: int, units: int, depth: int) -> Callable[[], float]:
+  step = _make_step(batches.shape[-1], code_size, units, depth, 1)
   images = tf.constant(batches)
   return _in_one_call(lambda i: step(images[i]), len(batches))
 
 
-def _replicated(strategy: tf.distribute.Strategy, batches: np.ndarray, code_size: int, width: int,
+def _replicated(strategy: tf.distribute.Strategy, batches: np.ndarray, code_size: int, units: int,
                 depth: int) -> Callable[[], float]:
   with strategy.scope():
-    step = _make_step(batches.shape[-1], code_size, width, depth, strategy.num_replicas_in_sync)
+    step = _make_step(batches.shape[-1], code_size, units, depth, strategy.num_replicas_in_sync)
   # Made once, because an iterator over a distributed data set would cost time in every step.
   local_replicas = len(strategy.extended.worker_devices)
   shares = np.split(batches, local_replicas, axis=1)
@@ -64,11 +64,11 @@ def _replicated(strategy: tf.distribute.Strategy, batches: np.ndarray, code_size
   return _in_one_call(train_step, len(batches))
 
 
-def _make_step(image_size: int, code_size: int, width: int, depth: int, num_replicas: int
+def _make_step(image_size: int, code_size: int, units: int, depth: int, num_replicas: int
                ) -> Callable:
   def mlp(inputs: int, outputs: int) -> keras.Model:
     hidden = lambda: [
-        layers.Dense(width, use_bias=False),
+        layers.Dense(units, use_bias=False),
         layers.BatchNormalization(momentum=0.9, epsilon=1e-5, synchronized=num_replicas > 1),
         layers.ReLU()]
     return keras.Sequential([

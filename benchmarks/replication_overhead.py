@@ -1,16 +1,16 @@
 """The cost of replication for a small training step, with this library and by hand.
 
-  python -m benchmarks.replication_overhead [--width=128] [--depth=1] [--rounds=15]
+  python -m benchmarks.replication_overhead [--units=128] [--depth=1] [--rounds=15]
 
 Like the README's example, the step trains three networks with batch norm over the global batch: a
 generator, an encoder, and a discriminator of their pairs. Their dense layers are small, so that
 everything around the arithmetic counts. `benchmarks.replication_by_hand` has the step by hand.
 
-Every contender is a process of its own, or two, because strategies over the same devices collide in
+Each contender runs in its own process, or two, because strategies over the same devices collide in
 one process. They take turns of a few steps, round after round, so that a slow minute of the machine
 slows all contenders. The tables have medians over the turns, and ratios of these medians. The
-targets are for the same number of steps in a compiled call on both sides; the tables show one step
-a call, too. A collective is one exchange between the replicas, of any number of tensors.
+targets are for the same number of steps per compiled call on both sides; the tables also show one
+step per call. A collective is one exchange between the replicas, of any number of tensors.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from unittest import mock
 
 from benchmarks import turns
+from benchmarks.record import Table
 from replicator.tools import launch
 
 import numpy as np
@@ -33,7 +34,7 @@ flags.DEFINE_integer("rounds", 31, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 10, "Steps of one compiled call.", lower_bound=2)
 flags.DEFINE_integer("calls", 3, "Compiled calls of one turn.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Examples of a step over all replicas.", lower_bound=2)
-flags.DEFINE_integer("width", 64, "Units of a hidden layer.", lower_bound=1)
+flags.DEFINE_integer("units", 64, "Units of a hidden layer.", lower_bound=1)
 flags.DEFINE_integer("depth", 2, "Hidden layers of a network, each with batch norm.", lower_bound=1)
 flags.DEFINE_integer("table", -1, "Only the table of this number; -1 for all.", lower_bound=-1)
 flags.DEFINE_string("contender", None, "Only take turns as this contender, on request over stdin.")
@@ -51,7 +52,7 @@ class Entry:
   Attributes:
     name: the `--contender` of its processes.
     title: its title in the table.
-    target: the largest time of this library that is acceptable, as a multiple of its time.
+    target: the largest acceptable time of this library, as a multiple of the entry's time.
   """
 
   name: str
@@ -79,7 +80,7 @@ TABLES: dict[str, list[Entry]] = {
 
 
 def ours(strategy: str) -> Callable[[np.ndarray], Call]:
-  """Makes calls that train on all `batches` `[steps, n, features]`, like `replicator.train`."""
+  """Returns a function that makes calls like `replicator.train`, on `[steps, n, features]`."""
   from replicator import GlobalBatchNorm, Replicator, random, wrap_optimizer
   from replicator.strategies.compiled_step import CompiledStep
 
@@ -89,7 +90,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
   class BiGAN(tf.Module):
     def __init__(self):
       super().__init__()
-      hidden = lambda: [keras.layers.Dense(FLAGS.width, use_bias=False), GlobalBatchNorm(),
+      hidden = lambda: [keras.layers.Dense(FLAGS.units, use_bias=False), GlobalBatchNorm(),
                         keras.layers.ReLU()]
       mlp = lambda inputs, outputs: keras.Sequential([
           keras.Input([inputs]), *(layer for _ in range(FLAGS.depth) for layer in hidden()),
@@ -124,7 +125,7 @@ def ours(strategy: str) -> Callable[[np.ndarray], Call]:
 
 
 def collectives(call: Call) -> int:
-  """How many exchanges between replicas the graph of a step has, counted in its first call."""
+  """Counts the exchanges between replicas in a step's graph, during its first call."""
   from replicator.internals import tensorflow_internals
   from replicator.step.collectives import primitives
 
@@ -157,12 +158,12 @@ def collectives(call: Call) -> int:
 
 
 def take_turns() -> None:
-  """A contender's process: for every line it reads, a turn with that many steps in a call."""
+  """Runs in a contender's process: for every line, takes a turn with that many steps per call."""
   if FLAGS.contender in ("mirrored", "one_device", "multi_worker_mirrored"):
     make = ours(FLAGS.contender)
   else:
     from benchmarks import replication_by_hand
-    make = replication_by_hand.prepare(FLAGS.contender, CODE_SIZE, FLAGS.width, FLAGS.depth)
+    make = replication_by_hand.prepare(FLAGS.contender, CODE_SIZE, FLAGS.units, FLAGS.depth)
   workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", "1"))
   numbers = np.random.default_rng(0)
   calls = {steps: make(numbers.uniform(
@@ -181,7 +182,7 @@ def take_turns() -> None:
 
 @dataclasses.dataclass
 class Timed:
-  """The milliseconds of a step of an entry, by the steps of a call, and its collectives."""
+  """An entry's milliseconds per step, by steps per call, and its collectives."""
 
   entry: Entry
   times: dict[int, list[float]]
@@ -189,7 +190,7 @@ class Timed:
 
 
 def measure(entries: list[Entry], processes: int) -> list[Timed]:
-  """Lets the entries of one table take turns."""
+  """Measures the entries of one table in turns."""
   found = [Timed(entry, {FLAGS.steps: [], 1: []}) for entry in entries]
   with contextlib.ExitStack() as running:
     contenders = [running.enter_context(contextlib.closing(turns.Contender(
@@ -201,25 +202,25 @@ def measure(entries: list[Entry], processes: int) -> list[Timed]:
       for timed, contender in zip(found, contenders, strict=True):
         for steps, times in timed.times.items():
           milliseconds = 1000 * contender.turn(str(steps)) / (FLAGS.calls * FLAGS.steps)
-          if turn:  # In the first one, each starts and compiles.
+          if turn:  # In the first turn, each starts and compiles.
             times.append(milliseconds)
         timed.collectives = int(contender.found)
   return found
 
 
 def show(title: str, contenders: list[Timed]) -> None:
-  """Prints one table."""
-  print(f"\n{title:38} {FLAGS.steps:7} steps a call {'one step a call':>18} {'':8} collectives")
-  print(f"{'':38} {'ms/step':>9} {'ours is':>10} {'ms/step':>8} {'ours is':>9} {'target':>8} "
-        f"{'a step':>11}")
+  """Prints one table, starting with the default of one step per call."""
+  table = Table(f"{title}: milliseconds a step, and ours as a multiple",
+                {"1 a call": ".2f", "ours is": ".2f", f"{FLAGS.steps} a call": ".2f",
+                 f"ours of {FLAGS.steps}": ".2f", "target": "", "collectives": "d"})
   ours_is = {steps: statistics.median(times) for steps, times in contenders[0].times.items()}
   for contender in contenders:
-    cells = ""
-    for steps, times in contender.times.items():
-      median = statistics.median(times)
-      cells += f"{median:10.2f} {ours_is[steps] / median:8.2f}x"
+    cells = []
+    for steps in (1, FLAGS.steps):
+      median = statistics.median(contender.times[steps])
+      cells += [median, ours_is[steps] / median]
     target = f"<= {contender.entry.target}" if contender.entry.target else ""
-    print(f"{contender.entry.title:38}{cells} {target:>8} {contender.collectives:11}", flush=True)
+    table.add(contender.entry.title, *cells, target, contender.collectives)
 
 
 def main(argv: list[str]) -> None:
@@ -227,7 +228,7 @@ def main(argv: list[str]) -> None:
   if FLAGS.contender:
     take_turns()
     return
-  print(f"three networks of {FLAGS.depth} hidden layers of {FLAGS.width}, "
+  print(f"three networks of {FLAGS.depth} hidden layers of {FLAGS.units}, "
         f"{FLAGS.batch_size} examples a step; "
         f"medians of {FLAGS.rounds} turns of {FLAGS.calls * FLAGS.steps} steps on "
         f"{os.cpu_count()} cores")

@@ -1,12 +1,12 @@
-"""Whether our ResNets give the logits of torchvision's, from the same weights and images.
+"""Checks that our ResNets give torchvision's logits for the same weights and images.
 
   pip install torch torchvision
   python -m benchmarks.resnet_parity [--write=tests/models/vision/resnet_goldens.json]
 
-It prints the number of parameters of each network, which must equal torchvision's, and the error of
-its logits for images of two sizes: the norm of the difference, relative to the norm of
-torchvision's logits. It must not exceed 1e-4; the exit status is 1 when it does. `--write` also
-writes digests of torchvision's logits, for the tests.
+It prints each network's number of parameters, which must equal torchvision's, and the error of its
+logits for images of two sizes: the norm of the difference, relative to the norm of torchvision's
+logits. The exit status is 1 if an error exceeds 1e-4. `--write` also writes digests of
+torchvision's logits, for the tests.
 """
 
 from benchmarks import torch_first  # noqa: F401
@@ -67,12 +67,12 @@ def main(arguments: list[str]) -> None:
 
 
 def inputs(size: int) -> tf.Tensor:
-  """Two images by a formula, in [-1, 1]: float32 [2, size, size, 3]."""
+  """Computes two images from a formula, in [-1, 1]: float32 [2, size, size, 3]."""
   return to_unit_range(seed_images(size))
 
 
 def variables(network: ResNet) -> dict[str, tf.Variable]:
-  """The variables of a network by torchvision's names of them."""
+  """Returns a network's variables by torchvision's names."""
   found = _of_unit(network.stem, "conv1", "bn1")
   stage, number, filters = 0, 0, None
   for block in network.blocks:
@@ -87,13 +87,13 @@ def variables(network: ResNet) -> dict[str, tf.Variable]:
 
 
 def shapes(network: ResNet) -> dict[str, tuple[int, ...]]:
-  """The shapes of torchvision's tensors, by name."""
+  """Returns the shapes of torchvision's tensors, by name."""
   return {name: _as_theirs(np.empty(variable.shape)).shape
           for name, variable in variables(network).items()}
 
 
 def assign(network: ResNet, tensors: dict[str, np.ndarray]) -> None:
-  """Gives a network torchvision's tensors."""
+  """Loads torchvision's tensors into a network."""
   for name, variable in variables(network).items():
     tensor = tensors[name]
     variable.assign(tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T)
@@ -110,7 +110,7 @@ def _as_theirs(array: np.ndarray) -> np.ndarray:
 
 
 def _theirs(depth: int, tensors: dict[str, np.ndarray]) -> tuple[Callable, int]:
-  """A function of images that returns torchvision's logits, and the number of parameters."""
+  """Returns a function from images to torchvision's logits, and the number of parameters."""
   import torch
   import torchvision
   network = getattr(torchvision.models, f"resnet{depth}")().eval()

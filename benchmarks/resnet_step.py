@@ -2,7 +2,7 @@
 
   python -m benchmarks.resnet_step [--precision=mixed_bfloat16] [--batch_size=256]
 
-One step is a forward and a backward pass, weight decay, and an update of SGD with momentum, of the
+One step is a forward and a backward pass, weight decay, and an update by SGD with momentum, for the
 same network on the same images:
 
   ours      `experiments.resnet` without augmentation
@@ -10,8 +10,7 @@ same network on the same images:
   torch     torchvision's network, eager with channels_last
   torch_c   the same, compiled by `torch.compile`
 
-All compute on the GPU, if TensorFlow and PyTorch see one. See `benchmarks.sngan_step` for how they
-take turns.
+All use the GPU, if TensorFlow and PyTorch see one. They take turns as in `benchmarks.sngan_step`.
 """
 
 from collections.abc import Callable
@@ -32,7 +31,7 @@ turns.define_flags(["ours", "xla", "torch", "torch_c"])
 
 
 def ours() -> Callable[[], float]:
-  """The step of `experiments.resnet` without augmentation."""
+  """Makes the step of `experiments.resnet` without augmentation."""
   import replicator
   from experiments.resnet import ImageClassifier
 
@@ -49,11 +48,11 @@ def ours() -> Callable[[], float]:
   shape = [FLAGS.batch_size, FLAGS.size, FLAGS.size, 3]
   batch = {"image": tf.cast(tf.random.uniform(shape, 0, 256, tf.int32), tf.uint8),
            "label": tf.random.uniform([FLAGS.batch_size], 0, 1000, tf.int32)}
-  return lambda: float(runner.run(classifier, batch)[0]["loss"])
+  return lambda: float(runner.run(classifier, batch)[0]["loss/network"])
 
 
 def theirs() -> Callable[[], float]:
-  """The same step with torchvision's network, eager or compiled."""
+  """Makes the same step with torchvision's network, eager or compiled."""
   import torch
   import torchvision
 

@@ -1,8 +1,8 @@
 """SAC for `benchmarks.agent_speed` as one plain loop in PyTorch, with a replay in NumPy.
 
-Haarnoja et al. 2018 (arXiv:1812.05905): a policy, two critics with slow copies, and a temperature
-that is learned. One environment takes a step, then each network takes an update. Nothing is
-compiled, and there is no layer normalization.
+Haarnoja et al. 2018 (arXiv:1812.05905): a policy, two critics with target networks, and a learned
+temperature. One environment takes a step, then each network is updated. Nothing is compiled, and
+there is no layer normalization.
 """
 
 import math
@@ -19,7 +19,7 @@ _BATCH, _CAPACITY, _DISCOUNT, _TAU, _LEARNING_RATE = 256, 100_000, 0.99, 0.005, 
 
 def loop(environment: gymnasium.Env, policy_sizes: Sequence[int], critic_sizes: Sequence[int],
          start: int) -> Callable[[int], float]:
-  """A function that takes so many steps, an update with each, and returns the critics' last loss.
+  """Returns a function that takes steps, with an update each, and returns the critics' last loss.
 
   Args:
     environment: with a Box of floats for observations, and a bounded one for actions.
@@ -46,7 +46,7 @@ def loop(environment: gymnasium.Env, policy_sizes: Sequence[int], critic_sizes: 
   observation, _ = environment.reset(seed=0)
 
   def sample(observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Actions in [-1, 1] `[n, a]`, and the logarithms of their densities `[n, 1]`."""
+    """Samples actions in [-1, 1] `[n, a]`; also returns their log densities `[n, 1]`."""
     mean, spread = policy(observations).chunk(2, 1)
     normal = torch.distributions.Normal(mean, spread.clamp(-5.0, 2.0).exp())
     raw = normal.rsample()
@@ -54,7 +54,7 @@ def loop(environment: gymnasium.Env, policy_sizes: Sequence[int], critic_sizes: 
     return raw.tanh(), (normal.log_prob(raw) - squashed).sum(1, keepdim=True)
 
   def act(action: np.ndarray) -> None:
-    """Takes a step with an action in [-1, 1], and keeps it."""
+    """Takes a step with an action in [-1, 1], and stores it."""
     nonlocal observation, written
     following, reward, terminated, truncated, _ = environment.step(
         low + 0.5 * (action + 1.0) * (high - low))

@@ -1,4 +1,4 @@
-"""How well `replicator.tools.scaling` predicts measured steps on 1, 2, 4 and 8 processes here.
+"""The accuracy of `replicator.tools.scaling` on measured steps with 1, 2, 4 and 8 processes.
 
   python -m benchmarks.scaling_model [--processes=2,4,8] [--calls=15]
 
@@ -6,10 +6,10 @@ Three steps of different kinds are trained under 'multi_worker_mirrored': many s
 one large collective, and much computation. Every process keeps its batch, and all share the cores
 of this machine.
 
-What the prediction may use: the step on one process alone, the bytes that the doctor counts when it
-traces the step, and a fit of one latency and one bandwidth to collectives that are timed by
-themselves, of other sizes than those of the steps. What it is compared with: the median of the
-steps. The fastest of several rounds counts, for both. The table also has the error of the fit.
+The prediction uses the time of the step on one process, the bytes that the doctor counts when it
+traces the step, and one latency and one bandwidth, fitted to collectives that are timed separately
+and have different sizes than those of the steps. It is compared with the median of the steps. For
+both, the fastest of several rounds counts. The table also has the error of the fit.
 """
 
 import dataclasses
@@ -39,25 +39,25 @@ flags.DEFINE_integer("rounds", 3, "Turns of every number of processes.", lower_b
 flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=2)
 flags.DEFINE_string("record", None, "Only be one process of a cluster; the chief writes this file.")
 
-BATCH = 64  # Examples of a replica.
-# What is timed by itself, and with how many bytes of a replica.
+BATCH = 64  # Examples per replica.
+# The collectives that are timed separately, and their bytes per replica.
 SIZES = {"all_reduce": [2 ** 11, 2 ** 15, 2 ** 19, 2 ** 21, 2 ** 23],
          "all_gather": [2 ** 11, 2 ** 15, 2 ** 18]}
-CHAIN = 10  # Collectives in a row, so that a call costs little.
+CHAIN = 10  # Collectives in a row, so that the overhead of a call is small.
 
 
 # ---- The steps ----------------------------------------------------------------------------------
 
 
 def steps() -> dict[str, Callable[[str], None]]:
-  """A function that trains each step; call it where TensorFlow may be loaded."""
+  """Returns a function that trains each step; call it where TensorFlow may be loaded."""
   import replicator
 
   import keras
   import tensorflow as tf
 
   class Regression(tf.Module):
-    """A network learns to give 0 for random examples of some shape."""
+    """A step that trains a network to output 0 for random examples of some shape."""
 
     def __init__(self, shape: list[int], layers: list):
       super().__init__()
@@ -107,7 +107,7 @@ def settings(strategy: str, processes: int) -> list[str]:
 
 
 def measure(processes: int) -> dict:
-  """The measurements of one of `processes`: its steps, and collectives by themselves."""
+  """Measures one of `processes`: its steps, and collectives alone."""
   from replicator.app import config
   from replicator.tools.scaling import cost
   found: dict = {"steps": {}, "collectives": []}
@@ -128,7 +128,7 @@ def measure(processes: int) -> dict:
 
 
 def collectives() -> list[tuple[str, int, float]]:
-  """The name of each collective, its bytes, and its seconds."""
+  """Times collectives; returns the name, the bytes and the seconds of each."""
   import replicator
 
   import tensorflow as tf
@@ -163,7 +163,7 @@ def be_one_process() -> None:
 
 
 def run(processes: int) -> dict:
-  """The measurements of the chief of some processes."""
+  """Runs some processes; returns the chief's measurements."""
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "found.json"
     command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",
@@ -178,16 +178,16 @@ def run(processes: int) -> dict:
 
 
 def fastest(found: Sequence[dict]) -> dict:
-  """The least of what several rounds measured: whatever else the machine does only slows them."""
+  """Returns the minimum over several rounds, since other work can only slow them down."""
   collectives = zip(*(each["collectives"] for each in found), strict=True)  # Names, bytes, seconds.
   return {"steps": {name: min(each["steps"][name] for each in found) for name in found[0]["steps"]},
           "collectives": [min(rows) for rows in collectives]}
 
 
 def fit(timed: "Sequence[tuple[Transfer, int, float]]") -> Network:
-  """The ring in which collectives took these seconds: `(transfer, replicas, seconds)`.
+  """Fits a ring to timed collectives: `(transfer, replicas, seconds)`.
 
-  Least squares of the relative errors; a free network if there are none.
+  Uses least squares of the relative errors; returns a free network if there are no collectives.
   """
   if not timed:
     return Network(math.inf, 0.0)
@@ -203,18 +203,17 @@ def fit(timed: "Sequence[tuple[Transfer, int, float]]") -> Network:
 
 @dataclasses.dataclass(frozen=True)
 class OnCores:
-  """A step of processes that share cores, which do the sending, too.
+  """A model of a step whose processes share cores, which also do the sending.
 
-  Each phase of the step, its computation or one collective, takes the time that a process takes
-  which has the cores for itself; or if that is longer, the time in which all cores do the work of
-  all processes.
+  Each phase of the step, its computation or one collective, takes the longer of two times: that of
+  a process with all cores to itself, and that of all cores for the work of all processes.
 
   Attributes:
     cores: the number of cores.
-    seconds: what one process alone computes.
-    cpu_seconds: the time that all cores together spend on that.
+    seconds: the computation time of one process alone.
+    cpu_seconds: the CPU time of that, over all cores.
     network: the ring between processes that have a core each.
-    cpu_network: the ring, with the seconds that a process keeps one core busy as its seconds.
+    cpu_network: the ring, in seconds that a process keeps one core busy.
   """
 
   cores: int
@@ -224,12 +223,12 @@ class OnCores:
   cpu_network: Network
 
   def step_seconds(self, transfers: "Iterable[Transfer]", processes: int) -> float:
-    """Seconds of a step with these `transfers`."""
+    """Returns the seconds of a step with these `transfers`."""
     return self._phase(self.seconds, self.cpu_seconds, processes) + sum(
         self.transfer_seconds(transfer, processes) for transfer in transfers)
 
   def transfer_seconds(self, transfer: "Transfer", processes: int) -> float:
-    """Seconds of one collective."""
+    """Returns the seconds of one collective."""
     return self._phase(transfer_seconds(transfer, processes, self.network),
                        transfer_seconds(transfer, processes, self.cpu_network), processes)
 
@@ -250,7 +249,7 @@ def main(argv: list[str]) -> None:
   alone = clusters.pop(1)["steps"]
   timed = [(Transfer(move, size), processes, seconds) for processes, found in clusters.items()
            for move, size, seconds in found["collectives"]]
-  # With more processes than cores, all cores are busy all the time: each process has its share.
+  # With more processes than cores, all cores are always busy, and each process gets its share.
   networks = (fit([row for row in timed if row[1] <= cores]),
               fit([(t, n, seconds * cores / n) for t, n, seconds in timed if n > cores]))
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):

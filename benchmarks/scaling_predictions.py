@@ -46,7 +46,7 @@ BIGGAN = Step(15 * 24 * 3600 / 150_000 / 16, [
     *[Transfer("all_reduce", 4 * 2 * channels) for channels in BIGGAN_CHANNELS]])
 
 # 256 transitions a replica, with the networks of Acme's agent for the walker. On 2 cores of an AMD
-# EPYC, `python -m benchmarks.d4pg_step` measured 188.4 steps a second (docs/results.md). This
+# EPYC, `python -m benchmarks.d4pg_step` measured 188.4 steps a second (docs/results/speed.md). This
 # counts the sums:
 #
 #   replicator doctor --scaling --experiment=experiments.d4pg \
@@ -65,7 +65,7 @@ def draw(path: str) -> None:
   for axes, (title, step) in zip(all_axes, PANELS.items(), strict=True):
     for name, network in NETWORKS.items():
       percent = [100 * efficiency(step.seconds, step.transfers, n, network) for n in REPLICAS]
-      axes.plot(REPLICAS, percent, linewidth=1.5, marker="o", markersize=2.5, label=name)
+      axes.plot(REPLICAS, percent, linewidth=1.5, linestyle="--", label=name)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("replicas", fontsize=8)
     axes.set_xscale("log", base=2)
@@ -74,7 +74,7 @@ def draw(path: str) -> None:
     axes.tick_params(labelsize=8, length=0)
     axes.grid(axis="y", color="#e5e7eb")
     axes.set_frame_on(False)
-  all_axes[0].set_ylabel("efficiency, %", fontsize=8)
+  all_axes[0].set_ylabel("predicted efficiency, %", fontsize=8)
   all_axes[-1].legend(fontsize=8, frameon=False)
   figure.savefig(path, dpi=110)
 

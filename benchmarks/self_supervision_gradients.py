@@ -2,20 +2,19 @@
 
   python -m benchmarks.self_supervision_gradients
 
-A batch is divided over 1, 2 and 4 replicas (logical CPUs, float64). Each computes the gradient of
-its loss by its own projections, and the optimizer's mean over the replicas is taken. The closed
-form is that of the whole batch, in NumPy. For each loss and number of replicas, it prints the
-relative error of
+A batch is split across 1, 2 and 4 replicas (logical CPUs, float64). Each computes the gradient of
+its loss with respect to its own projections, and these are averaged as by the optimizer. The closed
+form is for the whole batch, in NumPy. For each loss and number of replicas, it prints the relative
+error of
 
   this project   the losses of `models.vision.self_supervision`
-  no gradient    the same values of the same losses, by collectives that pass no gradient to other
-                 replicas, as an in-place all-reduce and a plain all-gather: lightly-ai/lightly#1977
-                 and #1920
-  own examples   each replica compares its own examples only: nothing is gathered
+  no gradient    the same losses with collectives that pass no gradient to other replicas, like an
+                 in-place all-reduce and a plain all-gather: lightly-ai/lightly#1977 and #1920
+  own examples   each replica compares only its own examples: nothing is gathered
 
-and for these two also the norm of the gradient, relative to the true one, and the cosine of both.
-DINO takes a second step, since its center is 0 in the first. The exit status is 1 if an error of
-this project is above 1e-12.
+For the last two, it also prints the norm of the gradient relative to the true one, and the cosine
+between them. DINO takes a second step, since its center is 0 in the first. The exit status is 1 if
+an error of this project is above 1e-12.
 """
 
 import contextlib
@@ -67,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 
 def projections() -> np.ndarray:
-  """Projections of two views that agree in part, and those of a teacher: `[2, 2, n, d]`."""
+  """Returns projections of two similar views, and a teacher's projections: `[2, 2, n, d]`."""
   numbers = np.random.default_rng(0)
   images = numbers.normal(size=[SIZE, FEATURES])
   return 0.7 * (images + 0.7 * numbers.normal(size=[2, 2, SIZE, FEATURES]))
@@ -75,14 +74,14 @@ def projections() -> np.ndarray:
 
 def gradient(make: Callable, views: np.ndarray, targets: np.ndarray, replicas: int,
              collectives: Callable = contextlib.nullcontext) -> tuple[float, np.ndarray]:
-  """The mean loss of the replicas, and the gradient of this mean by the views, `[2, n, d]`.
+  """Returns the mean loss of the replicas, and its gradient by the views, `[2, n, d]`.
 
   Args:
     make: makes the loss.
     views: the projections of both views, `[2, n, d]`.
-    targets: those of the teacher, which the losses without one do not use.
-    replicas: how many replicas divide the n images.
-    collectives: makes a context in which collectives are others, from the number of replicas.
+    targets: the teacher's projections; losses without a teacher ignore them.
+    replicas: the number of replicas that share the n images.
+    collectives: makes a context that replaces the collectives, from the number of replicas.
   """
   runner = replicator.Replicator("mirrored", logical_cpus=replicas)
   with runner.scope():
@@ -135,7 +134,7 @@ def without_gradient(replicas: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_examples(replicas: int) -> Iterator[None]:
-  """Nothing leaves a replica."""
+  """Collectives that exchange nothing between replicas."""
   groups = [[replica] for replica in range(replicas)]
   normalized = losses.batch_normalized
   with mock.patch.multiple(
@@ -154,7 +153,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def before_unit(x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-  """The gradient by x, of one by `unit(x)`."""
+  """Converts a gradient by `unit(x)` to the gradient by x."""
   u = unit(x)
   return (gradient - u * (gradient * u).sum(1, keepdims=True)) / np.linalg.norm(
       x, axis=1, keepdims=True)

@@ -11,10 +11,11 @@ import tensorflow as tf
 from keras import layers
 
 
-def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:
+def make_step(batch_size: int, width_multiplier: float, precision: str) -> Callable[[], float]:
   """A function that takes one training step and returns the discriminator's loss."""
   keras.config.set_dtype_policy(precision)
-  generator, discriminator = _generator(round(256 * width)), _discriminator(round(128 * width))
+  generator = _generator(round(256 * width_multiplier))
+  discriminator = _discriminator(round(128 * width_multiplier))
   g_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9)
   d_optimizer = keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9)
   g_optimizer.build(generator.trainable_variables)

@@ -2,8 +2,8 @@
 
   python -m benchmarks.sngan_step [--precision=mixed_bfloat16] [--replicas=2]
 
-One step is one discriminator update and one generator update (batch 64, half width, hinge loss,
-Adam, two threads) of the same networks:
+One step is one discriminator update and one generator update (batch 64, half of the channels, hinge
+loss, Adam, two threads) of the same networks:
 
   ours     `experiments.sngan` without its encoder: resampling folded into the convolutions
   xla      the same, compiled by XLA
@@ -13,7 +13,7 @@ Adam, two threads) of the same networks:
 All compute on the GPU, if TensorFlow and PyTorch see one. With --replicas=2 ours is instead
 compared with itself under XLA alone, both on 2 logical CPUs.
 
-Every contender is a process of its own, so that thread pools do not compete. They take turns of a
+Each contender runs in its own process, so that thread pools do not compete. They take turns of a
 few steps, round after round, so that a slow minute of the machine slows all contenders. The table
 has medians over the turns, and ratios of these medians.
 """
@@ -31,7 +31,7 @@ flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16"],
 flags.DEFINE_integer("rounds", 15, "Turns of every contender.", lower_bound=1)
 flags.DEFINE_integer("steps", 3, "Steps of one turn.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Real images of a step.", lower_bound=1)
-flags.DEFINE_float("width", 0.5, "Multiplies the channels of the published networks.")
+flags.DEFINE_float("width_multiplier", 0.5, "Multiplies the channels of the published networks.")
 flags.DEFINE_integer("replicas", 1, "Compare ours with and without XLA on so many logical CPUs.",
                      lower_bound=1)
 turns.define_flags(["ours", "xla", "keras", "pytorch"])
@@ -42,6 +42,7 @@ def ours() -> Callable[[], float]:
   import replicator
   from experiments.sngan import SNGAN
   from models.gan.latents.distributions import draw
+  from models.vision.images.classes import NO_CLASSES
   from models.vision.images.image_source import to_unit_range
 
   import gin
@@ -58,12 +59,12 @@ def ours() -> Callable[[], float]:
       return loss
 
   keras.config.set_dtype_policy(FLAGS.precision)
-  gin.bind_parameter("SNGANGenerator.width", FLAGS.width)
-  gin.bind_parameter("SNGANDiscriminator.width", FLAGS.width)
+  gin.bind_parameter("SNGANGenerator.width_multiplier", FLAGS.width_multiplier)
+  gin.bind_parameter("SNGANDiscriminator.width_multiplier", FLAGS.width_multiplier)
   mirrored = ("mirrored", FLAGS.replicas) if FLAGS.replicas > 1 else ()
   runner = replicator.Replicator(*mirrored, jit_compile=FLAGS.contender == "xla")
   with runner.scope():
-    gan = TwoNetworks((32, 32, 3), num_classes=0,
+    gan = TwoNetworks((32, 32, 3), classes=NO_CLASSES,
                       optimizer=lambda: keras.optimizers.Adam(2e-4, beta_1=0.0, beta_2=0.9))
   pixels = tf.random.uniform([FLAGS.batch_size, 32, 32, 3], 0, 256, tf.int32)
   batch = {"image": tf.cast(pixels, tf.uint8),
@@ -79,7 +80,7 @@ def take_turns() -> None:
   else:
     peer = "sngan_torch" if FLAGS.contender == "pytorch" else "sngan_keras"
     step = importlib.import_module(f"benchmarks.{peer}").make_step(
-        FLAGS.batch_size, FLAGS.width, FLAGS.precision)
+        FLAGS.batch_size, FLAGS.width_multiplier, FLAGS.precision)
   turns.take(step, FLAGS.steps)
 
 
@@ -93,9 +94,9 @@ def main(argv: list[str]) -> None:
                             "pytorch": "torch"}))
   turns.compare("benchmarks.sngan_step", names, FLAGS.rounds, FLAGS.threads,
                 amount=FLAGS.batch_size * FLAGS.steps, unit="examples",
-                title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, width {FLAGS.width}, "
-                      f"{FLAGS.precision}, replicas: {FLAGS.replicas}, "
-                      f"turns of {FLAGS.steps} steps")
+                title=f"SN-GAN 32 px step, batch {FLAGS.batch_size}, "
+                      f"width {FLAGS.width_multiplier}, {FLAGS.precision}, "
+                      f"replicas: {FLAGS.replicas}, turns of {FLAGS.steps} steps")
 
 
 if __name__ == "__main__":

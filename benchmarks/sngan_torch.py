@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import spectral_norm
 
 
-def make_step(batch_size: int, width: float, precision: str) -> Callable[[], float]:
+def make_step(batch_size: int, width_multiplier: float, precision: str) -> Callable[[], float]:
   """A function that takes one training step and returns the discriminator's loss."""
   device = turns.torch_device()
   channels_last = {"memory_format": torch.channels_last}
-  generator = TorchGenerator(round(256 * width)).to(**channels_last)
-  discriminator = TorchDiscriminator(round(128 * width)).to(**channels_last)
+  generator = TorchGenerator(round(256 * width_multiplier)).to(**channels_last)
+  discriminator = TorchDiscriminator(round(128 * width_multiplier)).to(**channels_last)
   g_optimizer = torch.optim.Adam(generator.parameters(), 2e-4, betas=(0.0, 0.9))
   d_optimizer = torch.optim.Adam(discriminator.parameters(), 2e-4, betas=(0.0, 0.9))
   images = torch.empty(batch_size, 3, 32, 32).uniform_(-1, 1).to(**channels_last)

@@ -1,21 +1,23 @@
-"""Peak memory and time of a training step in micro-batches, or with recomputed parts.
+"""Peak memory and time of a training step with micro-batches, or with recomputation.
 
   python -m benchmarks.step_memory --of=microbatch [--batch_size=256]
   python -m benchmarks.step_memory --of=recompute [--batch_size=32]
 
-`microbatch` is the whole step of `experiments.sngan` on 32-pixel images at half width, in `n`
-micro-batches. `recompute` is a chain of SN-GAN's residual blocks of 64 x 64 pixels and 16 channels
-with batch normalization, and `replicator.recompute_grad` around every `n` blocks, or around none.
+`microbatch` is the whole step of `experiments.sngan` on 32-pixel images with half of the channels,
+in `n` micro-batches. `recompute` is a chain of SN-GAN's residual blocks of 64 x 64 pixels and 16
+channels with batch normalization, and `replicator.recompute_grad` around every `n` blocks, or
+around none.
 
-Each `n` runs in one process. Peak memory is the highest resident size of the process while it
-trains, minus its size before the first step, which TensorFlow itself, the weights and the
-optimizers' slots take.
+Each `n` runs in one process. Peak memory is the highest resident size of the process during
+training, minus its size before the first step, which includes TensorFlow, the weights and the
+optimizers' slots.
 """
 
 import json
 import time
 from collections.abc import Callable
 
+from benchmarks.record import Table
 from benchmarks.usage import measured_alone, resident_mib
 
 from absl import app, flags
@@ -33,9 +35,10 @@ DEFAULTS = {"microbatch": (256, ["1", "2", "4", "8", "16"]),  # The batch size, 
 
 
 def microbatch(n: int, batch_size: int) -> Callable[[], float]:
-  """A call that takes a step of SN-GAN with its encoder."""
+  """Returns a function that takes a step of SN-GAN with its encoder."""
   import replicator
   from experiments.sngan import SNGAN
+  from models.vision.images.classes import Classes
   from replicator.step import microbatch  # noqa: F401  (for gin)
 
   import gin
@@ -43,19 +46,20 @@ def microbatch(n: int, batch_size: int) -> Callable[[], float]:
   import tensorflow as tf
 
   runner = replicator.Replicator()
-  for name in ("SNGANGenerator.width", "SNGANDiscriminator.width", "Encoder.width"):
+  for name in ("SNGANGenerator.width_multiplier", "SNGANDiscriminator.width_multiplier",
+               "Encoder.width_multiplier"):
     gin.bind_parameter(name, 0.5)
   gin.bind_parameter("microbatch.n", n)
   with runner.scope():
-    gan = SNGAN((32, 32, 3), num_classes=0, optimizer=lambda: keras.optimizers.Adam(2e-4),
+    gan = SNGAN((32, 32, 3), Classes(), optimizer=lambda: keras.optimizers.Adam(2e-4),
                 discriminator_updates=1, generator_batch_ratio=1)
   pixels = tf.random.uniform([batch_size, 32, 32, 3], 0, 256, tf.int32)
   batch = {"image": tf.cast(pixels, tf.uint8), "label": tf.zeros([batch_size], tf.int32)}
-  return lambda: float(runner.run(gan, batch)[0]["encoder"])
+  return lambda: float(runner.run(gan, batch)[0]["loss/encoder"])
 
 
 def recompute(n: int, batch_size: int) -> Callable[[], float]:
-  """A call that takes a step of the chain of blocks."""
+  """Returns a function that takes a step of the chain of blocks."""
   import replicator
   from models.gan.networks.residual_blocks import DownBlock
 
@@ -96,7 +100,7 @@ def recompute(n: int, batch_size: int) -> Callable[[], float]:
 
 
 def measure(n: int, batch_size: int) -> None:
-  """Trains; prints MiB, seconds a step, and the last loss, as JSON."""
+  """Trains; prints MiB, seconds per step, and the last loss, as JSON."""
   step = {"microbatch": microbatch, "recompute": recompute}[FLAGS.of](n, batch_size)
   before = resident_mib()
   step()
@@ -114,13 +118,13 @@ def main(argv: list[str]) -> None:
   if FLAGS.alone:
     measure(int(numbers[0]), batch_size)
     return
-  print(f"{FLAGS.of}, batch {batch_size}")
-  print(f"{'n':>4} {'peak MiB':>10} {'seconds/step':>14} {'loss':>12}")
+  table = Table(f"{FLAGS.of}, batch {batch_size}",
+                {"peak MiB": ",.0f", "seconds/step": ".2f", "loss": ".8f"}, "n")
   for n in numbers:
     found = measured_alone(
         "benchmarks.step_memory", "--alone", f"--of={FLAGS.of}", f"--n={n}",
         f"--batch_size={batch_size}", f"--steps={FLAGS.steps}")
-    print(f"{n:>4} {found['mib']:10.0f} {found['seconds']:14.2f} {found['loss']:12.8f}", flush=True)
+    table.add(n, found["mib"], found["seconds"], found["loss"])
 
 
 if __name__ == "__main__":

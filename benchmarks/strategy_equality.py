@@ -1,19 +1,20 @@
-"""Differences between the losses of the digits job under other strategies and on one device.
+"""Compares the losses of the digits job under each strategy with those on one device.
 
   python -m benchmarks.strategy_equality [--precision=float32] [--steps=20]
 
-Runs the real command of the job under each strategy, in processes of its own, and prints the
-largest relative difference of any logged loss, over all steps and over the first five. Where there
-is a GPU, it also runs the job on that GPU, and on two halves of it; all other runs use the CPU.
+Runs the real command of the job under each strategy, in separate processes, and prints the largest
+relative difference of any logged loss, over all steps and over the first five. If there is a GPU,
+it also runs the job on the GPU and on two halves of it; all other runs use the CPU.
 """
 
-import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+from benchmarks.losses import Losses, differences, logged
+from benchmarks.record import Table
 from replicator.training.workdir.run_summary import gpus
 
 from absl import app, flags
@@ -42,7 +43,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("GPU")[0], [tf.config.LogicalDeviceConfiguration(6000)] * 2)
 from experiments import sngan
 from replicator import app
-app.run(sngan.sngan)
+app.run(sngan.train_sngan)
 """
 """Splits a GPU into two devices of 6,000 MiB, as no gin file can, and trains."""
 
@@ -55,8 +56,8 @@ ON_GPU: dict[str, list[str]] = {
 }
 
 
-def losses(name: str, folder: str) -> list[dict[str, float]]:
-  """The rows of `metrics.jsonl` of one run."""
+def losses(name: str, folder: str) -> Losses:
+  """Trains one run; returns its losses."""
   launcher, bindings = ([], ON_GPU[name]) if name in ON_GPU else RUNS[name]
   program = ["-c", HALVES] if "halves" in name else ["-m", "experiments.sngan"]
   workdir = pathlib.Path(folder) / name.replace(" ", "_").replace(",", "")
@@ -68,26 +69,19 @@ def losses(name: str, folder: str) -> list[dict[str, float]]:
                   *(f"--gin_param={setting}" for setting in settings)],
                  check=True, stdout=subprocess.DEVNULL,
                  env=os.environ | ({} if name in ON_GPU else {"CUDA_VISIBLE_DEVICES": "-1"}))
-  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-
-
-def difference(rows: list[dict[str, float]], others: list[dict[str, float]]) -> float:
-  """The largest relative difference of a loss at a step that both logged."""
-  by_step = {row["step"]: row for row in others}
-  return max(abs(row[name] - by_step[row["step"]][name]) / abs(row[name])
-             for row in rows for name in ("discriminator", "generator", "encoder"))
+  return logged(workdir)
 
 
 def main(argv: list[str]) -> None:
   del argv
-  print(f"{FLAGS.steps} steps of configs/sngan_digits.gin, {FLAGS.precision}, against one device")
-  print(f"{'':36} {'first 5 steps':>14} {'all steps':>11}")
+  table = Table(f"{FLAGS.steps} steps of configs/sngan_digits.gin, {FLAGS.precision}, against one "
+                "device: the largest relative difference of a loss",
+                {"first 5 steps": ".1e", "all steps": ".1e"})
   with tempfile.TemporaryDirectory() as folder:
     reference = losses("one device", folder)
     for name in [*list(RUNS)[1:], *(ON_GPU if gpus() else ())]:
-      rows = losses(name, folder)
-      first, all_steps = difference(reference[:5], rows), difference(reference, rows)
-      print(f"{name:36} {first:14.1e} {all_steps:11.1e}", flush=True)
+      found = differences(losses(name, folder), reference)
+      table.add(name, found[:5].max(), found.max())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Imports PyTorch, where it is installed, before TensorFlow.
+"""Imports PyTorch, if it is installed, before TensorFlow.
 
-After TensorFlow, torchvision of a PyTorch that is built for CUDA ends the process.
+With a CUDA build of PyTorch, importing torchvision after TensorFlow crashes the process.
 """
 
 import contextlib

@@ -1,15 +1,13 @@
-"""Contenders of a benchmark, which take turns in a process each.
+"""Contenders of a benchmark, which take turns, each in its own process.
 
 Thread pools of two frameworks in one process would compete. With turns of a few steps, round after
 round, a slow minute of the machine slows all contenders. The result is the median over the turns.
 """
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -18,8 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.record import Table
 from benchmarks.usage import family_mib
-from replicator.training.workdir.run_summary import gpus
 
 from absl import flags
 
@@ -84,7 +82,7 @@ def take(step: Callable[[], float], calls: int, untimed: int = 0) -> None:
 
 
 def answer(turn: Callable[[], float]) -> None:
-  """Runs in a contender's process: takes a turn, and says how long it took and what it returned."""
+  """Runs in a contender's process: takes a turn; prints its time and its result."""
   start, cpu = time.perf_counter(), time.process_time()
   found = turn()
   print(json.dumps({"seconds": time.perf_counter() - start, "found": found,
@@ -182,42 +180,26 @@ def compare(program: str, names: Sequence[str], rounds: int, threads: int, amoun
     names: names of the contenders.
     rounds: turns of every contender.
     threads: threads of every contender.
-    amount: how many `unit` one turn has.
-    unit: what is counted, such as 'examples'.
+    amount: the number of `unit` per turn.
+    unit: the unit, such as 'examples'.
     title: title of the table.
     flags: more flags of the program.
   """
-  versions = {package: importlib.metadata.version(package)
-              for package in ("tensorflow", "keras", "torch", "jax")
-              if importlib.util.find_spec(package)}
-  found = gpus() if os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" else []
-  print(*found, f"{_cpu_model()}, {os.cpu_count()} cores, {threads} threads each;",
-        ", ".join(f"{name} {version}" for name, version in versions.items()))
   contenders = run(program, names, rounds, threads, flags)
-  print(f"{title}, {rounds} turns")
-  print(f"{'':15} {unit + '/s':>10} {'lowest':>8} {'highest':>8} {f'{names[0]} is':>10} "
-        f"{'MiB':>8}")
+  table = Table(f"{title}, {rounds} turns, {threads} threads each",
+                {f"{unit}/s": ".1f", "lowest": ".1f", "highest": ".1f",
+                 f"time, {names[0]} = 1": ".2f", "MiB": ",.0f"})
   medians = {contender.name: statistics.median(contender.seconds) for contender in contenders}
-  reference = medians[names[0]]
   for contender in contenders:
     median = medians[contender.name]
-    print(f"{contender.name:15} {amount / median:10.1f} {amount / max(contender.seconds):8.1f} "
-          f"{amount / min(contender.seconds):8.1f} {median / reference:9.2f}x "
-          f"{contender.mib:8,.0f}")
+    table.add(contender.name, amount / median, amount / max(contender.seconds),
+              amount / min(contender.seconds), median / medians[names[0]], contender.mib)
   return medians
 
 
 def installed(packages: dict[str, str]) -> list[str]:
-  """The contenders whose package is installed, of a dict from contenders to packages."""
+  """Returns the contenders whose package is installed, from a dict of contenders to packages."""
   for name, package in packages.items():
     if not importlib.util.find_spec(package):
       print(f"{package} is not installed: no comparison with {name}")
   return [name for name, package in packages.items() if importlib.util.find_spec(package)]
-
-
-def _cpu_model() -> str:
-  try:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-      return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-  except (OSError, StopIteration):
-    return platform.processor() or platform.machine()

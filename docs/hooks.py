@@ -18,6 +18,7 @@ _log = logging.getLogger("mkdocs.hooks")
 
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md",
          "CHANGELOG.md": "changelog.md"}
+ELSEWHERE = r"tests/|SECURITY\.md|CITATION\.cff"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -36,11 +37,14 @@ def on_serve(server: LiveReloadServer, config: MkDocsConfig, **_: Any) -> LiveRe
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-  """Gives a page the width of what is empty beside it: the navigation, the table of contents."""
+  """Gives a page the width of what is empty beside it: the navigation, the table of contents.
+
+  Files of the repository that are no pages of the site are named there without a link.
+  """
   alone = page.parent is None
   has_sections = re.search(r"^(# )?## |^::: ", markdown, re.MULTILINE) is not None
   page.meta["hide"] = ["navigation"] * alone + ["toc"] * (not has_sections)
-  return markdown
+  return re.sub(rf"\[([^\]]+)\]\((?:\.\./)*(?:{ELSEWHERE})[^)]*\)", r"\1", markdown)
 
 
 def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:
@@ -68,6 +72,7 @@ def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:
 def seen_from_docs(text: str) -> str:
   """The same Markdown, its links written as in a page of `docs/`."""
   text = text.replace("](docs/", "](")
+  text = re.sub(r"(\]\(tutorials/\w+)\.ipynb", r"\1.py", text)  # The site executes these.
   for file, page in PAGES.items():
     text = re.sub(rf"\]\({re.escape(file)}(?=[)#])", f"]({page}", text)
   return text

@@ -6,7 +6,7 @@ from replicator.console import gin_files, programs
 
 
 def main() -> None:
-  """Prints the name, the first line and, if it is not of this project, the file of each."""
+  """Prints each experiment's name and summary, and the file if it is the user's own."""
   found = programs.experiments()
   width = max(map(len, found))
   for name, file in sorted(found.items()):

@@ -1,10 +1,10 @@
-"""BiGAN: generator and encoder against a discriminator of (image, code) pairs.
+"""BiGAN: generator and encoder against a discriminator of (image, latent) pairs.
 
     python -m experiments.bigan --gin_file=configs/bigan_digits.gin
 
 Donahue et al. 2017 (arXiv:1605.09782), with the networks of SN-GAN (Miyato et al. 2018,
-arXiv:1802.05957). A pair is an image with the code that the encoder finds for it, or a code with
-the image that the generator makes of it.
+arXiv:1802.05957). A pair is a real image with its encoded latent, or a random latent with the
+image generated from it.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from models.gan.latents.distributions import draw, normal_latents
 from models.gan.losses import adversarial
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
@@ -25,7 +26,7 @@ import keras
 import tensorflow as tf
 
 
-@gin.configurable(denylist=["image_shape", "num_classes"])
+@gin.configurable(denylist=["image_shape", "classes"])
 class BiGAN(tf.Module):
   """One training step: discriminator updates, one generator update, one encoder update.
 
@@ -33,13 +34,13 @@ class BiGAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: number of classes of the data, used if `conditional`.
+    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
     optimizer: makes a Keras optimizer.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
-    latent_dim: length of a code z ~ N(0, 1).
+    latent_dim: length of a latent z ~ N(0, 1).
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: how many for each generator update; each takes its own part of the batch.
-    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+    discriminator_updates: updates for each generator update; each takes its own batch.
+    generator_batch_ratio: latents per generator update for each image in a discriminator update.
 
   Raises:
     UsageError: a number is below 1.
@@ -49,7 +50,7 @@ class BiGAN(tf.Module):
   reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
-  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+  def __init__(self, image_shape: tuple[int, int, int], classes: Classes,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
@@ -61,12 +62,13 @@ class BiGAN(tf.Module):
     self.loss = loss()
     self.latents = normal_latents
     self.latent_dim = latent_dim
-    self.num_classes = num_classes if conditional else 0
-    self.discriminator_updates = discriminator_updates
+    self.classes = classes if conditional else NO_CLASSES
+    self.num_classes = len(self.classes)
+    self.batches = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
     self.generator = SNGANGenerator(resolution, channels, latent_dim, num_classes=self.num_classes)
     self.discriminator = SNGANDiscriminator(resolution, channels, num_classes=self.num_classes,
-                                            code_dim=latent_dim)
+                                            latent_dim=latent_dim)
     self.encoder = Encoder(resolution, channels, latent_dim)
     self.optimizers = replicator.wrap_optimizers(
         optimizer, discriminator=self.discriminator, generator=self.generator, encoder=self.encoder)
@@ -74,10 +76,11 @@ class BiGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are the three losses, and for the last discriminator update: `d_accuracy`, the fraction of
-    pairs that it classifies correctly; and those of `sample_variance.variances`.
+    These are `loss/discriminator`, `loss/generator` and `loss/encoder`; and for the last
+    discriminator update: `d_accuracy`, the fraction of pairs that it classifies correctly; and
+    the scalars of `sample_variance.variances`.
     """
-    for part in replicator.split(batch, self.discriminator_updates):
+    for part in replicator.split(batch, self.batches):
       images, labels = to_unit_range(part["image"], keras.config.floatx()), part["label"]
       size = images.shape[0]
       discriminator_loss, accuracy, moments = self.optimizers["discriminator"].minimize(
@@ -85,15 +88,16 @@ class BiGAN(tf.Module):
     generator_loss = self.optimizers["generator"].minimize(
         self._generator_loss, *draw(self, self.generator_batch_ratio * size))
     encoder_loss = self.optimizers["encoder"].minimize(self._encoder_loss, images, labels)
-    return {"discriminator": discriminator_loss, "generator": generator_loss,
-            "encoder": encoder_loss, "d_accuracy": accuracy, **sample_variance.variances(moments)}
+    return {"loss/discriminator": discriminator_loss, "loss/generator": generator_loss,
+            "loss/encoder": encoder_loss, "d_accuracy": accuracy,
+            **sample_variance.variances(moments)}
 
   def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor,
                           fake_labels: tf.Tensor) -> tuple:
-    codes = self.encoder(images, training=True)
+    latents = self.encoder(images, training=True)
     fakes = self.generator(z, fake_labels, training=True)
-    # Real and generated pairs in one call, so that both meet the same singular vectors.
-    pairs = [tf.concat(both, 0) for both in ((images, fakes), (labels, fake_labels), (codes, z))]
+    # Real and generated pairs in one call, so that both use the same singular vectors.
+    pairs = [tf.concat(both, 0) for both in ((images, fakes), (labels, fake_labels), (latents, z))]
     real, fake = tf.split(self.discriminator(*pairs, training=True), 2)
     return (self.loss.discriminator(real, fake), self.loss.accuracy(real, fake),
             sample_variance.moments(images, fakes))
@@ -104,15 +108,15 @@ class BiGAN(tf.Module):
 
   def _encoder_loss(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     # Real pairs should look generated.
-    codes = self.encoder(images, training=True)
-    return self.loss.encoder(self.discriminator(images, labels, codes, training=True))
+    latents = self.encoder(images, training=True)
+    return self.loss.encoder(self.discriminator(images, labels, latents, training=True))
 
 
 @gin.configurable
-def bigan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_bigan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains BiGAN on `data`, or resumes the run in `workdir`."""
   gans.train(BiGAN, data, workdir)
 
 
 if __name__ == "__main__":
-  app.run(bigan)
+  app.run(train_bigan)

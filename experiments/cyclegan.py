@@ -1,9 +1,9 @@
-"""CycleGAN: two translators of images that learn from each other, without pairs.
+"""CycleGAN: translation between two image domains, learned without pairs.
 
     python -m experiments.cyclegan --gin_file=cyclegan_shapes16.gin
 
-Zhu et al. 2017 (arXiv:1703.10593): equation 3 with the least squares of section 4, and the identity
-loss of section 5.2. One optimizer is for both generators, and one for both discriminators.
+Zhu et al. 2017 (arXiv:1703.10593): equation 3 with the least-squares loss of section 4, and the
+identity loss of section 5.2. Both generators share one optimizer, and both discriminators another.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,13 @@ from models.gan.networks.cyclegan import CycleGANGenerator, PatchDiscriminator
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification import small_classifier
 from models.vision.images import grid, image_source
-from models.vision.images.image_source import ImageSource, Subset, hold_out, read, to_unit_range
+from models.vision.images.image_source import (
+  ImageSource,
+  Subset,
+  read,
+  to_unit_range,
+  train_validation_split,
+)
 from models.vision.images.unpaired import Unpaired
 from replicator import app
 from replicator.errors import at_least_one
@@ -35,8 +41,8 @@ class CycleGAN(tf.Module):
   Args:
     image_shape: (height, width, channels) of the images of both domains, a and b.
     optimizer: makes a Keras optimizer.
-    generator: makes each generator from resolution and channels, as `CycleGANGenerator` is made.
-    discriminator: makes each discriminator from these, as `PatchDiscriminator` is made.
+    generator: makes each generator from resolution and channels, like `CycleGANGenerator`.
+    discriminator: makes each discriminator from the same arguments, like `PatchDiscriminator`.
     cycle_weight: the weight of the cycle loss, lambda in equation 3.
     identity_weight: the weight of the identity loss.
     pool_size: how many generated images of each domain are remembered (section 4).
@@ -67,17 +73,17 @@ class CycleGAN(tf.Module):
   def __call__(self, batch: dict[str, dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"a": {"image": uint8 [n, h, w, c]}, "b": {...}}` -> scalars, float [].
 
-    These are `generator` and `discriminator`, the losses of the two optimizers, and the parts of
-    the first one without their weights: `adversarial`, `cycle` and `identity`.
+    These are `loss/generators` and `loss/discriminators`, the losses of the two optimizers; and the
+    unweighted terms of the first one: `loss/adversarial`, `loss/cycle` and `loss/identity`.
     """
     a, b = (to_unit_range(batch[name]["image"], keras.config.floatx()) for name in "ab")
     fake_a, fake_b = self.to_a(b, training=True), self.to_b(a, training=True)
-    generator, adversarial, cycle, identity = self.optimizers["generators"].minimize(
+    generators, adversarial, cycle, identity = self.optimizers["generators"].minimize(
         self._generator_loss, a, b)
-    discriminator = self.optimizers["discriminators"].minimize(
+    discriminators = self.optimizers["discriminators"].minimize(
         self._discriminator_loss, a, b, self.pool_a.exchange(fake_a), self.pool_b.exchange(fake_b))
-    return {"generator": generator, "discriminator": discriminator, "adversarial": adversarial,
-            "cycle": cycle, "identity": identity}
+    return {"loss/generators": generators, "loss/discriminators": discriminators,
+            "loss/adversarial": adversarial, "loss/cycle": cycle, "loss/identity": identity}
 
   def _generator_loss(self, a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, ...]:
     fake_a, fake_b = self.to_a(b, training=True), self.to_b(a, training=True)
@@ -92,16 +98,16 @@ class CycleGAN(tf.Module):
 
   def _discriminator_loss(self, a: tf.Tensor, b: tf.Tensor, fake_a: tf.Tensor, fake_b: tf.Tensor
                           ) -> tf.Tensor:
-    # Halved, so that it is slow beside the generators (section 4).
+    # Halved, so that the discriminators learn more slowly than the generators (section 4).
     return 0.5 * sum(
         _squares(network(real, training=True) - 1.0) + _squares(network(fake, training=True))
         for network, real, fake in ((self.is_a, a, fake_a), (self.is_b, b, fake_b)))
 
   @replicator.any_batch_size
   def translate(self, a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Translations and what comes back of them: two uint8 `[n, h, w, c]` -> four of these.
+    """Translates both ways and back again: two uint8 `[n, h, w, c]` -> four of these.
 
-    Their names are the ways of the images: `ab`, `aba`, `ba` and `bab`.
+    Each is named after its path between the domains: `ab`, `aba`, `ba` and `bab`.
     """
     def through(network: keras.Model, images: tf.Tensor) -> tf.Tensor:
       images = to_unit_range(images, keras.config.floatx())
@@ -124,11 +130,11 @@ def _psnr(x: np.ndarray, y: np.ndarray) -> float:
 
 
 class Evaluator:
-  """Measures translations of images that are not trained on.
+  """Evaluator of translations of held-out images.
 
-  If both domains have the same classes, a classifier of the training images of each reads what is
-  translated into it, and what is not: `accuracy_ab` and `untranslated_accuracy_ab`. If image i of
-  both shows the same, `psnr_ab` compares with the truth; beside it is `untranslated_psnr`.
+  If both domains have the same classes, a classifier trained on each domain classifies images
+  before and after translation into it: `untranslated_accuracy_ab` and `accuracy_ab`. If images are
+  paired, `psnr_ab` compares translations with the truth, and `untranslated_psnr` is the baseline.
   """
 
   def __init__(self, trained: list[ImageSource], measured: list[ImageSource], folder: str,
@@ -138,7 +144,7 @@ class Evaluator:
     self.has_classes = a == b and len(a) > 1
 
   def __call__(self, step: CycleGAN) -> replicator.Evaluation:
-    """The numbers; and a picture with rows of inputs, translations, truths and what comes back."""
+    """Returns the metrics, and a picture: rows of inputs, translations, truths, round trips."""
     count = min(source.size for source in self.measured)
     (a, labels_a), (b, labels_b) = (read(source, np.arange(count)) for source in self.measured)
     made = {way: images.numpy() for way, images in step.translate(a, b).items()}
@@ -160,30 +166,33 @@ class Evaluator:
 
 
 @gin.configurable
-def cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
-             b: Callable[[], ImageSource] = gin.REQUIRED, held_out: float = 0.1,
+def train_cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
+             b: Callable[[], ImageSource] = gin.REQUIRED, validation_split: float = 0.1,
              paired: bool = False) -> None:
   """Trains CycleGAN between two sources, or resumes the run in `workdir`.
 
   Args:
     workdir: the folder of the run.
     a: makes the images of one domain.
-    b: makes those of the other.
-    held_out: the share of each that is measured and never trained on.
-    paired: whether image i of both shows the same, for an exact measure. Then the training images
-      of a are one half of the others, and those of b the other half: no pair is trained on.
+    b: makes the images of the other.
+    validation_split: fraction of each domain held out for the evaluation.
+    paired: whether image i of a and of b show the same thing, for exact metrics. Training then uses
+      one half of the remaining images of a and the other half of those of b, so never a pair.
 
   Raises:
-    UsageError: the images of both differ in shape, or in number if they are paired.
+    UsageError: the two domains differ in image shape or, if paired, in size.
   """
   both = a(), b()
   for name in ("image_shape", *(["size"] if paired else [])):
     of_a, of_b = (getattr(source, name) for source in both)
     if of_a != of_b:
-      raise replicator.UsageError(f"cyclegan.a has {name} {of_a}, and cyclegan.b {of_b}: they must "
-                                  "be the same")
+      raise replicator.UsageError(f"train_cyclegan.a has {name} {of_a}, and train_cyclegan.b "
+                                  f"{of_b}: they must be the same")
   gans.check_square(both[0])
-  trained, measured = map(list, zip(*(hold_out(source, held_out) for source in both), strict=True))
+  alike = np.zeros(both[0].size, int) if paired else None  # Same split, whatever the classes.
+  trained, measured = map(list, zip(*(train_validation_split(source, validation_split,
+                                                             alike) for source in both),
+                                    strict=True))
   if paired:
     half = np.arange(trained[0].size // 2)
     trained = [Subset(trained[0], half), Subset(trained[1], half + len(half))]
@@ -193,4 +202,4 @@ def cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
 
 
 if __name__ == "__main__":
-  app.run(cyclegan)
+  app.run(train_cyclegan)

@@ -1,9 +1,9 @@
-"""A diffusion model: a network that learns to denoise, and makes images of noise in 20 steps.
+"""A diffusion model: a network that learns to denoise, and turns noise into images in 20 steps.
 
     python -m experiments.diffusion --gin_file=diffusion_digits.gin
 
 EDM (Karras et al. 2022, arXiv:2206.00364): equations 2 and 7 with the settings of table 1, and the
-deterministic sampler of algorithm 1. `experiments.dmd2` distills it to one step.
+deterministic sampler of algorithm 1. `experiments.dmd2` distills it into a one-step generator.
 """
 
 import os
@@ -30,18 +30,18 @@ import tensorflow as tf
 class Diffusion(tf.Module):
   """One training step: an update of the denoiser.
 
-  The optimizer is made in the gin scope `denoiser`. Samples are made with the averages that it
-  keeps (`wrap_optimizer.ema_decay`).
+  The optimizer is made in the gin scope `denoiser`. Samples are drawn with its averaged weights
+  (`wrap_optimizer.ema_decay`).
 
   Args:
     image_shape: (height, width, channels) of the images.
     optimizer: makes a Keras optimizer.
-    level_mean: the mean of the logarithm of the noise levels in training.
-    level_deviation: its standard deviation.
-    steps: how many steps make a sample; see `edm.sample`.
+    level_mean: mean of the log noise level during training.
+    level_deviation: standard deviation of the log noise level.
+    steps: sampling steps; see `edm.sample`.
 
   Raises:
-    UsageError: there are no steps.
+    UsageError: `steps` is below 1.
   """
 
   latents = staticmethod(normal_latents)
@@ -58,24 +58,24 @@ class Diffusion(tf.Module):
     self.optimizers = replicator.wrap_optimizers(optimizer, denoiser=self.denoiser)
 
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Takes one step: `{"image": uint8 [n, h, w, c]}` -> the scalar `loss`, float []."""
+    """Takes one step: `{"image": uint8 [n, h, w, c]}` -> `loss/denoiser`, float []."""
     images = to_unit_range(batch["image"], keras.config.floatx())
     noise = random.normal("noise", images.shape)
     levels = tf.exp(random.normal("level", images.shape[:1], self.level_mean,
                                   self.level_deviation))
-    return {"loss": self.optimizers["denoiser"].minimize(
+    return {"loss/denoiser": self.optimizers["denoiser"].minimize(
         lambda *batch: edm.denoising_loss(self.denoiser, *batch), images, noise, levels)}
 
   @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged denoiser: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, h, w, c]`."""
+    """Samples the averaged denoiser: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, h, w, c]`."""
     del labels
     with self.optimizers["denoiser"].averaged_weights():
       return edm.sample(self.denoiser, tf.reshape(z, [-1, *self.image_shape]), self.steps)
 
 
 @gin.configurable
-def diffusion(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_diffusion(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains a diffusion model on `data`, or resumes the run in `workdir`."""
   source = data()
   replicator.train(lambda: Diffusion(source.image_shape), source,
@@ -83,4 +83,4 @@ def diffusion(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
 
 
 if __name__ == "__main__":
-  app.run(diffusion)
+  app.run(train_diffusion)

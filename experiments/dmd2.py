@@ -1,11 +1,11 @@
-"""DMD2: a diffusion model of many steps becomes a generator of one step.
+"""DMD2: distills a diffusion model of many steps into a one-step generator.
 
     python -m experiments.dmd2 --gin_file=dmd2_gaussians.gin
 
-Yin et al. 2024 (arXiv:2405.14867): distribution matching without pairs of noise and image, on two
-time scales (section 4.2). Three networks: the generator, the teacher, which knows the score of the
-data and stays as it is, and the fake score, which learns that of the generator's samples. Where
-there are images, a head on the fake score's features learns which are samples (section 4.3).
+Yin et al. 2024 (arXiv:2405.14867): distribution matching without noise-image pairs, with a
+two-time-scale update rule (section 4.2). There are three networks: the generator; the frozen
+teacher, whose score is that of the data; and the fake score, trained on the generator's samples.
+If there are images, a head on the fake score's features is a GAN discriminator (section 4.3).
 """
 
 import os
@@ -37,22 +37,22 @@ import tensorflow as tf
 class DMD2(tf.Module):
   """One training step: an update of the fake score and, at some steps, one of the generator.
 
-  The optimizers are made in the gin scopes `fake`, which updates the head, too, and `generator`,
-  which waits by `wrap_optimizer.every`. Both networks and the teacher are alike, so that
-  `StartFrom.networks` gives all three the weights of a trained `experiments.diffusion`.
+  The optimizers are made in the gin scopes `fake`, which also updates the head, and `generator`,
+  which updates at the steps that `wrap_optimizer.every` selects. All three networks have the same
+  architecture, so `StartFrom.networks` can start them from a trained `experiments.diffusion`.
 
   Args:
-    image_shape: that of an example.
+    image_shape: shape of an example.
     optimizer: makes a Keras optimizer.
     teacher: makes the denoiser of the data, such as `@GaussianMixture`, from the shape.
-    first: the position of the highest noise level at which distributions are compared; see
+    first: position of the highest noise level at which distributions are compared; see
       `edm.noise_level`.
-    last: that of the lowest one.
-    start: that of the generator's noise. A teacher makes about the same image of all noise at the
-      highest level, and a generator that begins as the teacher begins with this one image.
-    teacher_steps: how many steps make a sample of the teacher, for the evaluation.
-    gan_weight: the weight of the GAN loss beside the generator's other one.
-    fake_gan_weight: its weight beside the loss of the fake score.
+    last: position of the lowest one.
+    start: position of the generator's input noise level. At the highest level, a teacher maps all
+      noise to about the same image, and so would a generator that starts from its weights.
+    teacher_steps: sampling steps of the teacher in the evaluation.
+    gan_weight: weight of the GAN loss in the generator's loss.
+    fake_gan_weight: weight of the GAN loss in the fake score's loss.
   """
 
   latents = staticmethod(normal_latents)
@@ -60,7 +60,7 @@ class DMD2(tf.Module):
 
   def __init__(self, image_shape: Sequence[int],
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               teacher: Callable[[Sequence[int]], Any] = edm.Denoiser, first: float = 0.02,
+               teacher: Callable[[Sequence[int]], edm.Denoise] = edm.Denoiser, first: float = 0.02,
                last: float = 0.98, start: float = 0.0, teacher_steps: int = 20,
                gan_weight: float = 3e-3, fake_gan_weight: float = 1e-2):
     super().__init__()
@@ -69,9 +69,9 @@ class DMD2(tf.Module):
                                   "and are in [0, 1]")
     self.image_shape, self.latent_dim = tuple(image_shape), int(np.prod(image_shape))
     self.first, self.last, self.teacher_steps = first, last, teacher_steps
-    self.teacher, self.fake, self.generator = (
-        make(image_shape) for make in (teacher, edm.Denoiser, edm.Denoiser))
-    self.teacher.trainable = False
+    self.teacher = teacher(image_shape)
+    self.fake, self.generator = edm.Denoiser(image_shape), edm.Denoiser(image_shape)
+    self.teacher.trainable = False  # type: ignore[attr-defined]
     self.start, self.gan_weight, self.fake_gan_weight = start, gan_weight, fake_gan_weight
     features = self.fake.network.num_features
     self.head = keras.Sequential([
@@ -83,8 +83,9 @@ class DMD2(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor] | None = None) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, *image_shape]}` or nothing -> scalars, float [].
 
-    These are the losses `fake` and `matching`, which is half the mean square of the gradient by
-    the samples. With images, `judge` and `adversarial` are those of the GAN, without weights.
+    These are `loss/fake_score`, and `loss/distribution_matching`, half the mean square of the
+    gradient with respect to the samples. With images, `loss/discriminator` and `loss/adversarial`
+    are the unweighted GAN losses of the head and of the generator.
     """
     images = None if batch is None else to_unit_range(batch["image"], keras.config.floatx())
     _, of_fake = self.optimizers["fake"].minimize(self._fake_loss, *self._draw(), images)
@@ -93,7 +94,7 @@ class DMD2(tf.Module):
     return of_fake | of_generator
 
   def _draw(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Codes and noise, each `[n, *image_shape]`, and noise levels [n]."""
+    """Draws latents and noise, each `[n, *image_shape]`, and noise levels [n]."""
     n = replicator.batch_size()
     z, noise = (random.normal(name, [n, *self.image_shape]) for name in ("z", "noise"))
     return z, noise, edm.noise_level(random.uniform("level", [n], self.first, self.last))
@@ -101,46 +102,50 @@ class DMD2(tf.Module):
   def _fake_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor,
                  images: tf.Tensor | None) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     x = edm.one_step(self.generator, z, self.start)
-    scalars = {"fake": edm.denoising_loss(self.fake, x, noise, sigma)}
+    denoising = edm.denoising_loss(self.fake, x, noise, sigma)
+    scalars = {"loss/fake_score": denoising}
     if images is None:
-      return scalars["fake"], scalars
-    scalars["judge"] = self.gan.discriminator(
+      return denoising, scalars
+    discriminator = self.gan.discriminator(
         *(self._scores(edm.noisy(each, noise, sigma), sigma) for each in (images, x)))
-    return scalars["fake"] + self.fake_gan_weight * scalars["judge"], scalars
+    return (denoising + self.fake_gan_weight * discriminator,
+            {**scalars, "loss/discriminator": discriminator})
 
   def _generator_loss(self, z: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor, is_gan: bool
                       ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     x = edm.one_step(self.generator, z, self.start)
     noisy = edm.noisy(x, noise, sigma)
     held = tf.stop_gradient(noisy)
-    scalars = {"matching": matching_loss(x, matching_gradient(
-        x, self.teacher(held, sigma), self.fake(held, sigma)))}
+    matching = matching_loss(x, matching_gradient(
+        x, self.teacher(held, sigma), self.fake(held, sigma)))
+    scalars = {"loss/distribution_matching": matching}
     if not is_gan:
-      return scalars["matching"], scalars
-    scalars["adversarial"] = self.gan.generator(self._scores(noisy, sigma))
-    return scalars["matching"] + self.gan_weight * scalars["adversarial"], scalars
+      return matching, scalars
+    adversarial = self.gan.generator(self._scores(noisy, sigma))
+    return (matching + self.gan_weight * adversarial,
+            {**scalars, "loss/adversarial": adversarial})
 
   def _scores(self, noisy: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
     return self.head(self.fake.features(noisy, sigma))
 
   @replicator.any_batch_size
   def generate(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the averaged generator: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, ...]`."""
+    """Samples the averaged generator: `[n, latent_dim] ~ N(0, 1), int32 [n] -> [n, ...]`."""
     del labels
     with self.optimizers["generator"].averaged_weights():
       return edm.one_step(self.generator, tf.reshape(z, [-1, *self.image_shape]), self.start)
 
   @replicator.any_batch_size
   def generate_slowly(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Samples of the teacher, of the same codes: as `generate`."""
+    """Samples the teacher from the same latents as `generate`, with the same shapes."""
     del labels
     return edm.sample(self.teacher, tf.reshape(z, [-1, *self.image_shape]), self.teacher_steps)
 
 
 class BesideTeacher:
-  """An evaluation of the generator beside that of its teacher, which is evaluated once.
+  """Evaluator of the generator and of its teacher, which is evaluated once.
 
-  The numbers of the teacher begin with `teacher_`, and its samples are on the right.
+  The teacher's metrics begin with `teacher_`, and its samples are on the right.
   """
 
   def __init__(self, evaluate: Callable[[Any], replicator.Evaluation]):
@@ -148,7 +153,7 @@ class BesideTeacher:
     self.of_teacher: replicator.Evaluation | None = None
 
   def __call__(self, step: DMD2) -> replicator.Evaluation:
-    """The numbers and the picture of both."""
+    """Returns the metrics and the picture of both."""
     if self.of_teacher is None:
       self.of_teacher = self.evaluate(SimpleNamespace(
           latents=step.latents, latent_dim=step.latent_dim, num_classes=0,
@@ -161,15 +166,15 @@ class BesideTeacher:
 
 
 @gin.configurable
-def dmd2(workdir: str, data: Callable[[], Any] = Digits,
+def train_dmd2(workdir: str, data: Callable[[], Any] = Digits,
          evaluator: Callable[[Any, str], Callable] = SampleEvaluator) -> None:
   """Distills a teacher, or resumes the run in `workdir`.
 
   Args:
     workdir: the folder of the run.
-    data: makes the data, whose `image_shape` is that of the samples. An image source is trained
-      on, too, with the loss of a GAN.
-    evaluator: makes the evaluation of data and folder, such as `@PointEvaluator` for points.
+    data: makes the data, whose `image_shape` is that of the samples. If it is an image source, it
+      also trains the GAN loss.
+    evaluator: makes the evaluator from data and folder, such as `@PointEvaluator` for points.
   """
   source = data()
   replicator.train(
@@ -179,4 +184,4 @@ def dmd2(workdir: str, data: Callable[[], Any] = Digits,
 
 
 if __name__ == "__main__":
-  app.run(dmd2)
+  app.run(train_dmd2)

@@ -1,11 +1,11 @@
-"""Domain adaptation: DANN and ADDA, which classify images of a domain without labels.
+"""Domain adaptation: DANN and ADDA, which classify images of an unlabeled domain.
 
     python -m experiments.domain_adaptation --gin_file=domain_adaptation_digits.gin
 
-Ganin et al. 2016 (arXiv:1505.07818): features that a domain classifier cannot tell apart, by a
-reversal of its gradient. Tzeng et al. 2017 (arXiv:1702.05464): a frozen source encoder, whose copy
-is trained against a discriminator. Every replica has images of both domains. Two networks are to
-compare with: one trained on the source only, one on the target, whose labels no other uses.
+Ganin et al. 2016 (arXiv:1505.07818): gradient reversal makes features that a domain classifier
+cannot tell apart. Tzeng et al. 2017 (arXiv:1702.05464): a copy of a frozen source encoder is
+trained against a discriminator. Every replica has images of both domains. There are two baselines:
+one trained on the source only, and one on the target with its labels, which no other network uses.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,13 @@ from collections.abc import Callable
 import replicator
 from models.vision import sources  # noqa: F401  (for gin)
 from models.vision.images.grid import image_grid, side_by_side
-from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
+from models.vision.images.image_source import (
+  ImageSource,
+  read,
+  to_unit_range,
+  train_validation_split,
+)
+from models.vision.images.relabeled import with_classes
 from models.vision.images.unpaired import Unpaired
 from replicator import app
 from replicator.errors import at_least_one
@@ -25,7 +31,7 @@ import tensorflow as tf
 
 
 def encoder(dropout: float) -> keras.Model:
-  """Images `[n, 8, 8, 1]` -> features `[n, 64]`."""
+  """Makes an encoder: images `[n, 8, 8, 1]` -> features `[n, 64]`."""
   convolutions = [keras.layers.Conv2D(filters, 3, stride, "same", activation="relu")
                   for filters, stride in ((32, 1), (64, 2))]
   return keras.Sequential([keras.Input([8, 8, 1]), *convolutions, keras.layers.Flatten(),
@@ -33,23 +39,24 @@ def encoder(dropout: float) -> keras.Model:
 
 
 def head(outputs: int) -> keras.Model:
-  """Features `[n, 64]` -> logits, by one layer those of classes, by two that of the domain."""
+  """Makes a head: features `[n, 64]` -> logits; a domain head (1 output) has a hidden layer."""
   hidden = [keras.layers.Dense(64, "relu")] if outputs == 1 else []
   return keras.Sequential([keras.Input([64]), *hidden, keras.layers.Dense(outputs)])
 
 
 def class_loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-  """The mean cross-entropy []: `[n], [n, 10]`."""
+  """Returns the mean cross-entropy: `[n], [n, 10] -> []`."""
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def domain_loss(source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-  """The mean cross-entropy [] of logits `[n, 1]` that an image is of the source."""
+  """Returns the mean cross-entropy [] of logits `[n, 1]` that an image is from the source."""
   return tf.reduce_mean(tf.nn.softplus(-source) + tf.nn.softplus(target)) / 2.0
 
 
 def reversed_gradient(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-  """The identity, whose gradient is multiplied by -factor."""
+  """Returns x, and multiplies its gradient by -factor."""
+  factor = tf.cast(factor, x.dtype)
   return tf.stop_gradient(x + factor * x) - factor * x
 
 
@@ -93,11 +100,11 @@ class DANN(tf.Module):
       return [of_class + of_domain, of_class, of_domain]
 
     _, of_class, of_domain = self.optimizer.minimize(losses, source, labels, target)
-    return {"dann": of_class, "dann_domain": of_domain}
+    return {"loss/dann": of_class, "loss/dann_domain": of_domain}
 
 
 class ADDA(tf.Module):
-  """An update of a discriminator of features, and one of the target's encoder against it."""
+  """An update of a feature discriminator, and one of the target encoder against it."""
 
   def __init__(self, optimizer: Callable[[], keras.optimizers.Optimizer], dropout: float):
     super().__init__()
@@ -106,27 +113,28 @@ class ADDA(tf.Module):
         optimizer, adda_discriminator=self.discriminator, adda_encoder=self.encoder)
 
   def __call__(self, features: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Makes both updates, with features of the source: `[n, 64], [n, 8, 8, 1]` -> scalars []."""
+    """Makes both updates, given source features: `[n, 64], [n, 8, 8, 1]` -> scalars []."""
     discriminator = self.optimizers["adda_discriminator"].minimize(
         lambda s, t: domain_loss(self.discriminator(s), self.discriminator(
             self.encoder(t, training=True))), features, target)
     fooling = self.optimizers["adda_encoder"].minimize(lambda t: tf.reduce_mean(
         tf.nn.softplus(-self.discriminator(self.encoder(t, training=True)))), target)
-    return {"adda_discriminator": discriminator, "adda_encoder": fooling}
+    return {"loss/adda_discriminator": discriminator, "loss/adda_encoder": fooling}
 
 
 @gin.configurable
 class DomainAdaptation(tf.Module):
-  """One training step of DANN, of ADDA and of the two networks to compare with.
+  """One training step of DANN, of ADDA and of the two baselines.
 
   The optimizers are made in the gin scopes `dann`, `adda_discriminator`, `adda_encoder`,
   `source_only` and `on_target`. ADDA's source encoder is that of `source_only`.
 
   Args:
     optimizer: makes a Keras optimizer.
-    dropout: the share of an encoder's last convolution that is set to 0 in training.
-    adaptation_start: the step at which ADDA's source encoder is frozen and its copy begins.
-    reversal_steps: in how many steps DANN's lambda rises towards 1, the paper's p from 0 to 1.
+    dropout: dropout rate after an encoder's last convolution.
+    adaptation_start: the step at which ADDA's source encoder is frozen and training of its copy
+      starts.
+    reversal_steps: steps over which DANN's lambda rises toward 1 (the paper's p goes from 0 to 1).
 
   Raises:
     UsageError: a number is below 1.
@@ -143,18 +151,22 @@ class DomainAdaptation(tf.Module):
         Supervised(optimizer, name, dropout) for name in ("source_only", "on_target"))
 
   def __call__(self, batch: dict[str, dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """Takes one step on examples of `Unpaired`; returns the losses of all parts, float []."""
+    """Takes one step on examples of `Unpaired`; returns the losses of all parts, float [].
+
+    They are `loss/source_only`, `loss/on_target`, `loss/dann` and `loss/dann_domain` (of DANN's two
+    classifiers), `loss/adda_discriminator` and `loss/adda_encoder`.
+    """
     source, target = (to_unit_range(batch[domain]["image"], keras.config.floatx())
                       for domain in ("source", "target"))
     labels = batch["source"]["label"]
-    return {"source_only": self.source_only(source, labels),
-            "on_target": self.on_target(target, batch["target"]["label"]),
+    return {"loss/source_only": self.source_only(source, labels),
+            "loss/on_target": self.on_target(target, batch["target"]["label"]),
             **self.dann(source, labels, target),
             **self.adda(self.source_only.encoder(source), target)}
 
 
 def before_call(step: DomainAdaptation, number: int) -> None:
-  """Freezes ADDA until it starts; then freezes the source's network, and begins with its copy."""
+  """Freezes ADDA until it starts; then freezes the source network, and copies it to ADDA once."""
   has_started = number >= step.adaptation_start
   step.source_only.encoder.trainable = step.source_only.classifier.trainable = not has_started
   step.adda.encoder.trainable = step.adda.discriminator.trainable = has_started
@@ -167,7 +179,7 @@ def before_call(step: DomainAdaptation, number: int) -> None:
 
 def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
              ) -> replicator.Evaluation:
-  """The accuracies on target images that no network saw, and a picture of both domains."""
+  """Returns accuracies on held-out target images, such as `dann_accuracy`, and a picture."""
   networks = {name: (getattr(step, name).encoder, getattr(step, name).classifier)
               for name in ("source_only", "dann", "on_target")}
   networks["adda"] = step.adda.encoder, step.source_only.classifier
@@ -175,22 +187,28 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
   shown = [read(each, np.arange(40) * (each.size // 40))[0] for each in (source, held_out)]
   inputs = to_unit_range(images, keras.config.floatx())
   return replicator.Evaluation(
-      {name: np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
+      {f"{name}_accuracy": np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
        for name, (encode, classifier) in networks.items()},
       {"samples": side_by_side(image_grid(shown[0]), image_grid(shown[1]))},
       method=f"accuracy on {held_out.size} images of the target that are not trained on")
 
 
 @gin.configurable
-def domain_adaptation(workdir: str, source: Callable[[], ImageSource] = gin.REQUIRED,
+def train_domain_adaptation(workdir: str, source: Callable[[], ImageSource] = gin.REQUIRED,
                       target: Callable[[], ImageSource] = gin.REQUIRED,
-                      held_out: float = 0.4) -> None:
-  """Adapts from `source` to `target`, of which a share is held out; or resumes a run."""
+                      validation_split: float = 0.4) -> None:
+  """Adapts from `source` to `target`, holding out a fraction of `target`; or resumes a run.
+
+  Raises:
+    UsageError: `target` has a class that `source` does not have.
+  """
   labeled = source()
-  unlabeled, tested = hold_out(target(), held_out)
+  unlabeled, tested = train_validation_split(with_classes(
+      target(), labeled.class_names, "train_domain_adaptation.target",
+      "train_domain_adaptation.source"), validation_split)
   replicator.train(DomainAdaptation, Unpaired(source=labeled, target=unlabeled),
                    lambda step: evaluate(step, labeled, tested), before_call, workdir=workdir)
 
 
 if __name__ == "__main__":
-  app.run(domain_adaptation)
+  app.run(train_domain_adaptation)

@@ -3,11 +3,13 @@
     replicator evaluate --real=DATA --fake=RUN|FOLDER|FILE.zip|FILE.npz
         [--features=inception|efficientnet|classifier|FILE.pth|FILE.keras]
         [--metrics=fid,kid,prdc,is,swd,intra_fid] [--samples=N] [--resolution=R] [--json=FILE]
-        [--out=FOLDER] [--step=N|best] [--seed=S]
+        [--out=FOLDER] [--step=N|best] [--seed=S] [--balanced]
 
 DATA is a folder, a .zip, an .npz, shards, tfds:NAME, hf:NAME, MODULE:CLASS of an image source, or a
 data set of this project: digits, shapes or stacked_digits. Features and statistics of real images
-are kept on the disk.
+are cached on disk. `--gin_param` also takes settings of DATA: `HuggingFace.image = 'photo'`.
+A conditional run generates classes with the frequencies that they have among the real images. If
+the real images have different classes or none, it uses the frequencies of its training data.
 """
 
 import argparse
@@ -15,10 +17,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import logging
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from experiments import sample
@@ -32,20 +33,24 @@ from models.metrics.images import pair_checks
 from models.metrics.images.image_sets import ImageSet, Seen, Source, open_set
 from models.vision.builtin.shapes import Shapes
 from models.vision.images.image_source import ImageSource
-from models.vision.sources import FORMS, named
+from models.vision.images.logged import collected
+from models.vision.sources import FORMS, SETTINGS, is_of_library, named
 from replicator import UsageError, atomic
-from replicator.app import load
+from replicator.app import config, load
+from replicator.app.loading_flags import add_loading_flags
+from replicator.configuration import operative
 from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.errors import first_line, nearest
 from replicator.training.workdir.places import folder_of, is_url, refuse_url
 
+import gin
 import numpy as np
 import tensorflow as tf
 from absl import logging as absl_logging
 
 _FEATURES = ("inception", "efficientnet", "classifier")
-_OF_RUNS = ("standing_statistics", "step", "gin_param")  # Flags, beside --seed.
+_OF_RUNS = ("standing_statistics", "step", "balanced")  # Flags, as is --seed.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,16 +82,16 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--cache", type=pathlib.Path, metavar="FOLDER",
                       default="~/.cache/replicator", help="where features of real images are kept")
   parser.add_argument("--seed", type=int, metavar="S",
-                      help="of a run: chooses the codes; by default 0")
+                      help="of a run: chooses the latents; by default 0")
   sample.add_generating_flags(parser)
-  sample.add_loading_flags(parser)
+  add_loading_flags(parser)
   flags = parser.parse_args(words)
   _check(flags)
   return flags
 
 
 def _check(flags: argparse.Namespace) -> None:
-  """Raises a UsageError for what is wrong whatever the images are."""
+  """Raises a UsageError for flags that are wrong for any images."""
   comparison.needs(flags.metrics)
   flags.cache = flags.cache.expanduser()
   for name in ("json", "out"):
@@ -97,14 +102,18 @@ def _check(flags: argparse.Namespace) -> None:
     if value is not None and value < 1:
       raise UsageError(f"--{name}={value}: must be at least 1")
   if not _is_run(flags.fake) and pathlib.Path(flags.fake).expanduser().exists():
-    given = [name for name in _OF_RUNS if getattr(flags, name) not in (None, [])]
+    given = [name for name in _OF_RUNS if getattr(flags, name) is not None]
+    if others := [each for each in flags.gin_param if not _is_of_data(each)]:
+      raise UsageError(f'--gin_param="{others[0]}": is a setting of a run, and {flags.fake} holds '
+                       "images; leave it out")
     if given or flags.seed is not None:
       raise UsageError(f"--{(given or ['seed'])[0]}: is for a run in --fake, and {flags.fake} "
                        "holds images; leave it out")
   flags.seed = flags.seed or 0
   if not 0 <= flags.seed < 2 ** 32:
     raise UsageError(f"--seed={flags.seed}: must be from 0 to 2 ** 32 - 1")
-  refuse_url(flags.real, "--real", "copy the images here")
+  if not is_of_library(flags.real):
+    refuse_url(flags.real, "--real", "copy the images here")
   if _is_run(flags.real):
     raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
                      "--fake, and data as --real")
@@ -113,7 +122,14 @@ def _check(flags: argparse.Namespace) -> None:
                      "samples as --fake")
 
 
+def _is_of_data(binding: str) -> bool:
+  """Returns whether a binding is a setting of data, such as `HuggingFace.label = 'breed'`."""
+  return binding.partition(".")[0].strip() in SETTINGS
+
+
 def _is_run(path: str) -> bool:
+  if is_of_library(path):
+    return False
   return is_url(path) or (pathlib.Path(path).expanduser() / "run.json").exists()
 
 
@@ -121,7 +137,9 @@ def _is_run(path: str) -> bool:
 
 
 def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
-  """The real images, and their source if they have a name."""
+  """Returns the real images, and their source if they have a name."""
+  if of_data := list(filter(_is_of_data, flags.gin_param)):
+    config.parse([], of_data)
   make = named(flags.real)
   if make is None:
     return open_set(flags.real, flags.resolution), None
@@ -130,18 +148,31 @@ def _real(flags: argparse.Namespace) -> tuple[ImageSet, ImageSource | None]:
   return Source(flags.real, source), source
 
 
-def _fake(flags: argparse.Namespace, size: int, status: Status) -> tuple[ImageSet, int | None]:
-  """The generated images, and the step of the run that makes them."""
+def _fake(flags: argparse.Namespace, real: ImageSet, size: int, status: Status
+          ) -> tuple[ImageSet, int | None, str]:
+  """Returns the generated images, the step of their run, and a description of their labels."""
   if not _is_run(flags.fake):
-    return open_set(flags.fake, flags.resolution), None
-  sample.check_program(flags.fake, flags.yes)
+    found = open_set(flags.fake, flags.resolution)
+    if flags.gin_param:
+      operative.check_all_used()
+    return found, None, ""
+  if any(map(_is_of_data, flags.gin_param)):
+    gin.clear_config()  # The run's settings replace them.
+  load.check_program(flags.fake, flags.yes)
   status.doing("loading the run")
   run, number = load.load_run(flags.fake, flags.step, flags.gin_param, flags.yes)
   gan = run.module
   sampling.check(gan)
   if flags.standing_statistics:
     sampling.set_standing_statistics(gan, flags.standing_statistics)
-  return sampling.SampleSet(flags.fake, gan, size, flags.seed), number
+  classes, labels = sample.classes_of(run, flags.fake), ""
+  if classes:
+    of_real = classes.with_counts_of(real.classes)
+    labels = f"labels in the shares of {flags.real if of_real else 'the data of the run'}"
+    classes = of_real or classes
+  if flags.balanced and classes:
+    classes, labels = classes.balanced, "labels in equal shares"
+  return sampling.SampleSet(flags.fake, gan, size, flags.seed, classes), number, labels
 
 
 def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extractor:
@@ -150,7 +181,7 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
     try:
       return Inception2015()
     except UsageError as error:
-      reason = first_line(error)  # gin adds lines of its own.
+      reason = first_line(error)  # gin appends lines to it.
     raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs "
                      "no network")
   if name == "efficientnet":
@@ -181,15 +212,15 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
 
 def _run(flags: argparse.Namespace) -> int:
   tf.config.experimental.enable_op_determinism()  # The same image each time.
-  tf.config.experimental.enable_tensor_float_32_execution(False)  # Features as the published ones.
+  tf.config.experimental.enable_tensor_float_32_execution(False)  # To match published features.
   with contextlib.ExitStack() as stack:
-    warnings = stack.enter_context(_warnings())
+    logged = stack.enter_context(collected())
     status = stack.enter_context(Status())
     folder = stack.enter_context(atomic.created(flags.out)) if flags.out else None
     if folder:
       folder.mkdir()
     report = _evaluate(flags, folder, status)
-    report["warnings"] = warnings
+    report["warnings"] = warnings = [record.getMessage() for record in logged]
     written = json.dumps(report, indent=1) + "\n"
     if folder:
       (folder / "metrics.json").write_text(written)
@@ -204,14 +235,14 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
               status: Status) -> dict[str, Any]:
-  """The rows, and what they are of, ready for JSON; pictures go to the folder."""
+  """Returns the results, ready for JSON; writes pictures to the folder."""
   needed = comparison.needs(flags.metrics) | ({"features"} if folder else set())
   status.doing("opening the images")
   real, source = _real(flags)
   of_real = pair_checks.chosen(real, flags.samples, "--real")
   status.doing("loading the features")
   extractor = None if needed == {"images"} else _extractor(flags, source)
-  fake, number = _fake(flags, len(of_real), status)
+  fake, number, shares = _fake(flags, real, len(of_real), status)
   of_fake = pair_checks.chosen(fake, flags.samples, "--fake")
   comparison.check_counts(flags.metrics, len(of_real), len(of_fake))
   pair_checks.check_sizes(real, fake)
@@ -232,7 +263,7 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
   report = {"real": flags.real, "fake": flags.fake, "step": number,
             "resizing_of_files": {"real": real.resizing, "fake": fake.resizing},
             "resolution": list(map(int, real.resolution)), "seed": flags.seed,
-            "standing_statistics": flags.standing_statistics,
+            "standing_statistics": flags.standing_statistics, "labels": shares,
             "rows": [dataclasses.asdict(row) for row in rows]}
   if folder:
     status.doing("drawing nearest neighbors")
@@ -240,21 +271,6 @@ def _evaluate(flags: argparse.Namespace, folder: pathlib.Path | None,
     memorization.write(folder, distances, real, of_real, fake, of_fake)
     report["median_distance_to_nearest_real"] = distances.medians()
   return report
-
-
-@contextlib.contextmanager
-def _warnings() -> Iterator[list[str]]:
-  """Collects what is logged as a warning, in place of writing it."""
-  lines: list[str] = []
-  logger, collector = absl_logging.get_absl_logger(), logging.Handler(logging.WARNING)
-  collector.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-  propagate, logger.propagate = logger.propagate, False
-  logger.addHandler(collector)
-  try:
-    yield lines
-  finally:
-    logger.removeHandler(collector)
-    logger.propagate = propagate
 
 
 if __name__ == "__main__":

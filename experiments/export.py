@@ -3,10 +3,10 @@
     replicator export --run=RUN --out=FOLDER [--networks=generator,encoder]
         [--formats=savedmodel,onnx] [--step=N|best]
 
-The folder gets a model card, `README.md`, and each network in each format: the generator and the
-encoder of a GAN, the greedy policy of an agent, or the Keras networks that are attributes of any
-other step; with averaged weights if the run has them. `--networks` takes any such attribute.
-Another process loads each file, and its results are compared with those of the run.
+Writes a model card, `README.md`, and each network in each format: the generator and the encoder of
+a GAN, the greedy policy of an agent, or the Keras networks that are attributes of any other step.
+Weights are averaged ones if the run has them. `--networks` takes any such attribute. To check each
+file, a separate process loads it and compares its outputs with those of the run.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from models.export import card, formats, networks
 from models.export.networks import ExportedNetwork
 from replicator import atomic
 from replicator.app import load
+from replicator.app.loading_flags import add_loading_flags
 from replicator.console.command import Parser, status_of
 from replicator.console.status import Status
 from replicator.training.workdir import reader
@@ -41,7 +42,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
                       help="the networks, also others that are attributes of the step")
   parser.add_argument("--formats", type=_words, default=list(formats.SUFFIXES),
                       metavar="savedmodel,onnx", help="by default both")
-  sample.add_loading_flags(parser)
+  add_loading_flags(parser)
   flags = parser.parse_args(words)
   flags.out = sample.new_path(flags.out)
   formats.check_formats(flags.formats)
@@ -53,7 +54,7 @@ def _words(text: str) -> list[str]:
 
 
 def _run(flags: argparse.Namespace) -> int:
-  sample.check_program(flags.run, flags.yes)
+  load.check_program(flags.run, flags.yes)
   tf.config.set_visible_devices([], "GPU")  # The comparison is between results of one device.
   tf.config.experimental.enable_op_determinism()
   with Status() as status:

@@ -1,8 +1,8 @@
-"""A GAN made of parts: networks, loss, penalties and codes are chosen in the gin file.
+"""A GAN assembled from parts: the gin file chooses networks, loss, penalties and latents.
 
     python -m experiments.gan --gin_file=configs/wgangp_digits.gin
 
-WGAN-GP, BigGAN, DCGAN and ACGAN are configurations of it.
+WGAN-GP, BigGAN, DCGAN and ACGAN are configurations of this experiment.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ from models.gan.penalties import gradients as gradient_penalties  # noqa: F401  
 from models.gan.penalties.penalty import Penalty, total
 from models.gan.penalties.scores import Scores, scores_and_logits
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
@@ -43,44 +44,44 @@ import keras
 import tensorflow as tf
 
 
-@gin.configurable(denylist=["image_shape", "num_classes"])
+@gin.configurable(denylist=["image_shape", "classes"])
 class GAN(tf.Module):
-  """One training step: discriminator updates, one generator update, one update of an encoder.
+  """One training step: discriminator updates, one generator update, an optional encoder update.
 
   The optimizers are made in the gin scopes `discriminator`, `generator` and `encoder`.
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: number of classes of the data, used if `conditional`.
+    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
     optimizer: makes a Keras optimizer.
     generator: makes the generator, such as `@BigGANGenerator`, from resolution, channels,
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
-    encoder: makes a network that regresses the codes of samples, such as `@Encoder`, from
+    encoder: makes a network that regresses the latents of samples, such as `@Encoder`, from
       resolution, channels and latent_dim; or None.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
     penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
-    augment: makes what images and samples pass through before the discriminator sees them, such
-      as `@DiffAugment`; or None.
-    latents: draws codes, one of `models.gan.latents.distributions`.
-    latent_dim: length of a code.
+    augment: makes the augmentation of all images and samples that the discriminator sees, such as
+      `@DiffAugment`; or None.
+    latents: draws latents, one of `models.gan.latents.distributions`.
+    latent_dim: length of a latent.
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: how many for each generator update; each takes its own part of the batch.
-    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
-    generator_orthogonality: the weight of `products_of_filters` of the generator in its loss,
-      BigGAN's regularization.
-    generator_classification: the weight of the classification loss of samples in the generator's
-      loss, for `@ACGANDiscriminator`.
+    discriminator_updates: updates for each generator update; each takes its own batch.
+    generator_batch_ratio: latents per generator update for each image in a discriminator update.
+    generator_orthogonality: weight of BigGAN's orthogonal regularization (`products_of_filters`)
+      in the generator's loss.
+    generator_classification: weight of the samples' classification loss in the generator's loss,
+      for `@ACGANDiscriminator`.
 
   Raises:
-    UsageError: a number is below 1, or there is no classifier for a classification loss.
+    UsageError: a number is below 1, or a classification loss has no classifier.
   """
 
   generate = gans.generate
   reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
-  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+  def __init__(self, image_shape: tuple[int, int, int], classes: Classes,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                generator: Callable[..., GeneratorNetwork] = gin.REQUIRED,
                discriminator: Callable[..., DiscriminatorNetwork] = gin.REQUIRED,
@@ -101,8 +102,9 @@ class GAN(tf.Module):
     self.augment = augment() if augment else None
     self.latents = latents
     self.latent_dim = latent_dim
-    self.num_classes = num_classes if conditional else 0
-    self.discriminator_updates = discriminator_updates
+    self.classes = classes if conditional else NO_CLASSES
+    self.num_classes = len(self.classes)
+    self.batches = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
     self.generator_orthogonality = generator_orthogonality
     self.generator_classification = generator_classification
@@ -115,20 +117,21 @@ class GAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are the losses, the discriminator's with its penalties, and for its last update:
-    `penalty`, their sum; `d_accuracy`, the fraction of images and samples that it classifies
-    correctly; and those of `sample_variance.variances`. With `ADA`, `augmentation` is its p.
+    These are `loss/discriminator` (including penalties), `loss/generator` and, with an encoder,
+    `loss/encoder`; and for the last discriminator update: `penalty`, the sum of the penalties;
+    `d_accuracy`, the fraction of images and samples that it classifies correctly; and those of
+    `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
-    for part in replicator.split(batch, self.discriminator_updates):
+    for part in replicator.split(batch, self.batches):
       images = to_unit_range(part["image"], keras.config.floatx())
       size = images.shape[0]
       discriminator_loss, penalty, accuracy, moments = self.optimizers["discriminator"].minimize(
           self._discriminator_loss, images, part["label"], *draw(self, size))
     generator_loss = self.optimizers["generator"].minimize(
         self._generator_loss, *draw(self, self.generator_batch_ratio * size))
-    losses = {"discriminator": discriminator_loss, "generator": generator_loss}
+    losses = {"loss/discriminator": discriminator_loss, "loss/generator": generator_loss}
     if self.encoder:
-      losses["encoder"] = self.optimizers["encoder"].minimize(
+      losses["loss/encoder"] = self.optimizers["encoder"].minimize(
           self._encoder_loss, *draw(self, size))
     return {**losses, "penalty": penalty, "d_accuracy": accuracy,
             **sample_variance.variances(moments), **ada.logged(self.augment)}
@@ -156,15 +159,15 @@ class GAN(tf.Module):
     return loss
 
   def _encoder_loss(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    codes = self.encoder(self.generator(z, labels, training=True), training=True)
-    return tf.reduce_mean(tf.math.squared_difference(codes, z))
+    latents = self.encoder(self.generator(z, labels, training=True), training=True)
+    return tf.reduce_mean(tf.math.squared_difference(latents, z))
 
 
 @gin.configurable
-def gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains a GAN on `data`, or resumes the run in `workdir`."""
   gans.train(GAN, data, workdir)
 
 
 if __name__ == "__main__":
-  app.run(gan)
+  app.run(train_gan)

@@ -1,9 +1,9 @@
-"""LOGAN: a GAN whose codes are optimized before both players learn from them.
+"""LOGAN: a GAN that optimizes its latents before each update of its networks.
 
     python -m experiments.logan --gin_file=configs/logan_digits.gin
 
 Wu et al. 2019 (arXiv:1912.00953), algorithm 1. With `LatentOptimization.steps = 0` it is the same
-GAN without that. Networks, loss and distribution of codes are chosen in the gin file.
+GAN without latent optimization. The gin file chooses networks, loss and latent distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ from models.gan.networks import biggan_deep, dcgan, sngan  # noqa: F401  (for gi
 from models.gan.networks.protocols import DiscriminatorNetwork, GeneratorNetwork
 from models.gan.penalties.scores import Scores, check_second_derivatives
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
@@ -27,36 +28,36 @@ import keras
 import tensorflow as tf
 
 
-@gin.configurable(denylist=["image_shape", "num_classes"])
+@gin.configurable(denylist=["image_shape", "classes"])
 class LOGAN(tf.Module):
-  """One training step: discriminator updates, one generator update; each optimizes its codes.
+  """One training step: discriminator updates, one generator update; each optimizes its latents.
 
-  The optimizers are made in the gin scopes `discriminator` and `generator`. Samples to look at are
-  made of codes that were not optimized.
+  The optimizers are made in the gin scopes `discriminator` and `generator`. `generate` does not
+  optimize its latents.
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: number of classes of the data, used if `conditional`.
+    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
     optimizer: makes a Keras optimizer.
     generator: makes the generator, such as `@BigGANDeepGenerator`, from resolution, channels,
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
-    latents: draws codes in [-1, 1], where those that moved are clipped: `uniform_latents`.
-    latent_dim: length of a code.
-    optimization: makes what optimizes codes.
+    latents: draws latents in [-1, 1], to which optimized latents are clipped: `uniform_latents`.
+    latent_dim: length of a latent.
+    optimization: makes the latent optimizer.
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: how many for each generator update; each takes its own part of the batch.
+    discriminator_updates: updates for each generator update; each takes its own batch.
 
   Raises:
-    UsageError: a number is below 1, codes are normal, or a network has a layer with wrong second
-      derivatives, which moving codes need.
+    UsageError: a number is below 1, latents are normal, or a network has a layer with wrong second
+      derivatives, which latent optimization needs.
   """
 
   generate = gans.generate
   may_collapse = sample_variance.COLLAPSE
 
-  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+  def __init__(self, image_shape: tuple[int, int, int], classes: Classes,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                generator: Callable[..., GeneratorNetwork] = gin.REQUIRED,
                discriminator: Callable[..., DiscriminatorNetwork] = gin.REQUIRED,
@@ -69,16 +70,17 @@ class LOGAN(tf.Module):
     at_least_one("LOGAN", latent_dim=latent_dim, discriminator_updates=discriminator_updates)
     if is_normal(latents):
       raise replicator.UsageError(
-          f"LOGAN.latents = @{latents.__name__}: codes that move are clipped to [-1, 1], so they "
+          f"LOGAN.latents = @{latents.__name__}: latents that move are clipped to [-1, 1], so they "
           "must be uniform there; write LOGAN.latents = @uniform_latents")
     self.loss = loss()
+    self.classes = classes if conditional else NO_CLASSES
+    self.num_classes = len(self.classes)
     shape = {"resolution": image_shape[0], "channels": image_shape[2],
-             "num_classes": num_classes if conditional else 0}
-    self.num_classes = shape["num_classes"]
+             "num_classes": self.num_classes}
     self.latents = latents
     self.latent_dim = latent_dim
     self.optimization = optimization()
-    self.discriminator_updates = discriminator_updates
+    self.batches = discriminator_updates
     self.generator = generator(**shape, latent_dim=latent_dim)
     self.discriminator = discriminator(**shape)
     moves = getattr(self.optimization, "steps", 0)
@@ -90,19 +92,19 @@ class LOGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are both losses, with the cost of moving codes; and for the last discriminator update:
-    `latent_cost`, that cost alone; `d_accuracy`, the fraction of images and samples that it
-    classifies correctly; and those of `sample_variance.variances`.
+    These are `loss/discriminator` and `loss/generator`, including the latents' cost; and for the
+    last discriminator update: `latent_cost`, that cost alone; `d_accuracy`, the fraction of
+    images and samples that it classifies correctly; and the scalars of `sample_variance.variances`.
     """
-    for part in replicator.split(batch, self.discriminator_updates):
+    for part in replicator.split(batch, self.batches):
       images = to_unit_range(part["image"], keras.config.floatx())
       size = images.shape[0]
       discriminator_loss, cost, accuracy, moments = self.optimizers["discriminator"].minimize(
           self._discriminator_loss, images, part["label"], *draw(self, size))
     generator_loss = self.optimizers["generator"].minimize(
         self._generator_loss, *draw(self, size))
-    return {"discriminator": discriminator_loss, "generator": generator_loss, "latent_cost": cost,
-            "d_accuracy": accuracy, **sample_variance.variances(moments)}
+    return {"loss/discriminator": discriminator_loss, "loss/generator": generator_loss,
+            "latent_cost": cost, "d_accuracy": accuracy, **sample_variance.variances(moments)}
 
   def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor,
                           fake_labels: tf.Tensor) -> tuple:
@@ -117,7 +119,7 @@ class LOGAN(tf.Module):
     return self.loss.generator(self._score(moved, labels)) + cost
 
   def _optimized(self, z: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The codes after optimization, [n, latent_dim], and its cost []."""
+    """Returns the optimized latents, [n, latent_dim], and their cost []."""
     return self.optimization(lambda z: self._score(z, labels), z)
 
   def _score(self, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -125,10 +127,10 @@ class LOGAN(tf.Module):
 
 
 @gin.configurable
-def logan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_logan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains LOGAN on `data`, or resumes the run in `workdir`."""
   gans.train(LOGAN, data, workdir)
 
 
 if __name__ == "__main__":
-  app.run(logan)
+  app.run(train_logan)

@@ -2,10 +2,10 @@
 
     python -m experiments.maml --gin_file=maml_sinusoids.gin
 
-Finn et al. 2017 (arXiv:1703.03400), algorithm 2 on the sinusoids of section 5.1. An example of a
-batch is a task. So the replicas share the tasks, and no collective is inside the inner loop. The
-gradient goes through the inner loop, which needs second derivatives. A second network, to compare
-with, is pretrained on the same points of the same tasks without an inner loop.
+Finn et al. 2017 (arXiv:1703.03400), algorithm 2 on the sinusoids of section 5.1. Each example of a
+batch is a task, so tasks are divided among the replicas, and the inner loop needs no collective.
+The gradient goes through the inner loop, which needs second derivatives. As a baseline, a second
+network is pretrained on the same points of the same tasks without an inner loop.
 """
 
 import math
@@ -22,12 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 _SHOWN = (0, 1, 5, 10)  # The numbers of gradient steps that an evaluation reports.
-_RATES = (2e-3, 5e-3, 0.02)  # What the pretrained network may choose from, too.
-_SEED = 11  # The tasks of every evaluation are the same.
+_RATES = (2e-3, 5e-3, 0.02)  # More learning rates for the pretrained network.
+_SEED = 11  # All evaluations use the same tasks.
 
 
 class Tasks(NamedTuple):
-  """Tasks: k points to learn each from, and q points to measure it at; all are `[n, k or q, 1]`."""
+  """Tasks, each with k points to learn from and q to evaluate at; all are `[n, k or q, 1]`."""
 
   x: tf.Tensor
   y: tf.Tensor
@@ -36,13 +36,13 @@ class Tasks(NamedTuple):
 
 
 def _sinusoids(amplitude: tf.Tensor, phase: tf.Tensor, x: tf.Tensor, query_x: tf.Tensor) -> Tasks:
-  """Tasks y = amplitude sin(x - phase): `[n, 1, 1], [n, 1, 1], [n, k, 1], [n, q, 1]`."""
+  """Returns tasks y = amplitude sin(x - phase): `[n, 1, 1], [n, 1, 1], [n, k, 1], [n, q, 1]`."""
   y, query_y = (amplitude * tf.sin(each - phase) for each in (x, query_x))
   return Tasks(x, y, query_x, query_y)
 
 
 def training_tasks(number: int, points: int) -> Tasks:
-  """Tasks of this replica in this step, with `points` points of either kind."""
+  """Draws this replica's tasks of this step, with `points` points of each kind."""
   amplitude = random.uniform("amplitude", [number, 1, 1], 0.1, 5.0)
   phase = random.uniform("phase", [number, 1, 1], 0.0, math.pi)
   x = random.uniform("x", [number, 2 * points, 1], -5.0, 5.0)
@@ -50,7 +50,7 @@ def training_tasks(number: int, points: int) -> Tasks:
 
 
 def evaluation_tasks(number: int, points: int) -> Tasks:
-  """Tasks of an evaluation, which are measured at 101 even points."""
+  """Returns the evaluation's tasks, with 101 evenly spaced query points."""
   draw = np.random.default_rng(_SEED).uniform
   drawn = (draw(0.1, 5.0, [number, 1, 1]), draw(0.0, math.pi, [number, 1, 1]),
            draw(-5.0, 5.0, [number, points, 1]), np.tile(np.linspace(-5, 5, 101)[:, np.newaxis],
@@ -59,7 +59,7 @@ def evaluation_tasks(number: int, points: int) -> Tasks:
 
 
 def predict(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-  """The outputs at `x`, `[n, k, 1]`; each task has its own kernels `[n, i, o]`, biases `[n, o]`."""
+  """Returns outputs at `x` `[n, k, 1]`, given each task's kernels `[n, i, o]`, biases `[n, o]`."""
   *hidden, (kernel, bias) = zip(weights[::2], weights[1::2], strict=True)
   for w, b in hidden:
     x = tf.nn.relu(x @ w + b[:, tf.newaxis])
@@ -67,21 +67,21 @@ def predict(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
 
 
 def squared_errors(predicted: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-  """The mean squared error of each task: `[n, k, 1], [n, k, 1] -> [n]`."""
+  """Returns the mean squared error of each task: `[n, k, 1], [n, k, 1] -> [n]`."""
   return tf.reduce_mean(tf.math.squared_difference(predicted, y), [1, 2])
 
 
 def copies(network: keras.Model, number: int) -> list[tf.Tensor]:
-  """The weights of a network for each of so many tasks."""
+  """Returns a copy of the network's weights for each of `number` tasks."""
   return [tf.stack([v.value] * number) for v in network.trainable_variables]
 
 
 def descend(weights: list[tf.Tensor], tasks: Tasks, rate: float | tf.Tensor,
             first_order: bool = False) -> list[tf.Tensor]:
-  """One step of gradient descent on each task, for its own weights (line 7)."""
+  """Takes one gradient descent step on each task's own weights (line 7)."""
   with tf.GradientTape() as tape:
     tape.watch(weights)
-    # The weights of a task are in its own term only, so each gets the gradient of its own task.
+    # A task's weights appear only in its own term, so each gets its own task's gradient.
     loss = tf.reduce_sum(squared_errors(predict(weights, tasks.x), tasks.y))
   gradients = tape.gradient(loss, weights)
   constant = tf.stop_gradient if first_order else tf.identity
@@ -96,11 +96,11 @@ class MAML(tf.Module):
 
   Args:
     optimizer: makes a Keras optimizer.
-    points: from how many points a task is learned, the paper's K.
+    points: number of points to learn a task from, the paper's K.
     sizes: units of the hidden layers.
-    inner_rate: the rate of the gradient descent on a task, the paper's alpha.
-    inner_steps: through how many of its steps the training looks.
-    first_order: whether the inner gradient counts as a constant (section 5.2 of the paper).
+    inner_rate: learning rate of gradient descent on a task, the paper's alpha.
+    inner_steps: number of gradient descent steps on a task during training.
+    first_order: whether to treat the inner gradient as a constant (section 5.2 of the paper).
 
   Raises:
     UsageError: a number is below 1, or the rate is not positive.
@@ -122,13 +122,17 @@ class MAML(tf.Module):
         optimizer, initial=self.initial, pretrained=self.pretrained)
 
   def __call__(self) -> dict[str, tf.Tensor]:
-    """Takes one step; the mean squared errors after the inner steps, and without any, float []."""
+    """Takes one step; returns the mean squared errors of the two networks, float [].
+
+    `loss/initial` is measured after the inner steps, `loss/pretrained` without any.
+    """
     tasks = training_tasks(replicator.batch_size(), self.points)
-    return {"loss": self.optimizers["initial"].minimize(self._loss_after_inner_steps, tasks),
-            "pretrained": self.optimizers["pretrained"].minimize(self._loss_of_all_points, tasks)}
+    initial, pretrained = self.optimizers["initial"], self.optimizers["pretrained"]
+    return {"loss/initial": initial.minimize(self._loss_after_inner_steps, tasks),
+            "loss/pretrained": pretrained.minimize(self._loss_of_all_points, tasks)}
 
   def _loss_after_inner_steps(self, tasks: Tasks) -> tf.Tensor:
-    """Line 10 of algorithm 2, as a mean over tasks: adapted weights are measured at the queries."""
+    """Returns the query loss of adapted weights, averaged over tasks (line 10 of algorithm 2)."""
     weights = copies(self.initial, tasks.x.shape[0])
     for _ in range(self.inner_steps):
       weights = descend(weights, tasks, self.inner_rate, self.first_order)
@@ -136,28 +140,30 @@ class MAML(tf.Module):
 
   def _loss_of_all_points(self, tasks: Tasks) -> tf.Tensor:
     x, y = (tf.reshape(tf.concat(both, 1), [-1, 1]) for both in (tasks[::2], tasks[1::2]))
-    return tf.reduce_mean(tf.math.squared_difference(self.pretrained(x), y))
+    predicted = tf.cast(self.pretrained(x), y.dtype)  # It may have half precision.
+    return tf.reduce_mean(tf.math.squared_difference(predicted, y))
 
 
 def evaluate(step: MAML, number: int) -> replicator.Evaluation:
-  """Mean squared errors on new tasks after 0, 1, 5 and 10 gradient steps on each.
+  """Returns mean squared errors on new tasks after 0, 1, 5 and 10 gradient steps on each.
 
-  `pretrained_best` has for each number of steps the rate that is the best on these very tasks.
+  `pretrained_best` uses the best of four learning rates for each number of steps, chosen on these
+  same tasks.
   """
   tasks, descend_once = evaluation_tasks(number, step.points), tf.function(descend, autograph=False)
 
   def fits_of(network: keras.Model, rate: float) -> list[tf.Tensor]:
-    """Predictions at the queries after 0 to 10 steps, each `[n, q, 1]`."""
+    """Returns predictions at the queries after 0 to 10 steps, each `[n, q, 1]`."""
     weights, found = copies(network, number), []
     for _ in range(_SHOWN[-1] + 1):
       found.append(predict(weights, tasks.query_x))
-      weights = descend_once(weights, tasks, tf.cast(rate, tasks.x.dtype))
+      weights = descend_once(weights, tasks, tf.constant(rate, tasks.x.dtype))
     return found
 
   fits = np.array([[fits_of(network, rate) for network in (step.initial, step.pretrained)]
                    for rate in (step.inner_rate, *_RATES)], np.float64)
   errors = np.mean((fits - tasks.query_y.numpy()) ** 2, (3, 4, 5))  # [rates, networks, steps]
-  best = np.fmin.reduce(errors[:, 1])  # Where a rate is too large, the fit may be NaN.
+  best = np.fmin.reduce(errors[:, 1])  # If a rate is too large, the fit may be NaN.
   return replicator.Evaluation(
       {f"{name}_{count}": error[count] for count in _SHOWN for name, error in
        (("maml", errors[0, 0]), ("pretrained", errors[0, 1]), ("pretrained_best", best))},
@@ -166,7 +172,7 @@ def evaluate(step: MAML, number: int) -> replicator.Evaluation:
 
 
 def _drawn(tasks: Tasks, fits: np.ndarray) -> np.ndarray:
-  """A picture of up to four tasks and of how both networks fit them, uint8 `[h, w, 3]`."""
+  """Draws up to four tasks and both networks' fits, uint8 `[h, w, 3]`."""
   from matplotlib.backends.backend_agg import FigureCanvasAgg  # Slow to import.
   from matplotlib.figure import Figure
   figure = Figure(figsize=(9, 4.5), dpi=80, layout="constrained")
@@ -186,11 +192,11 @@ def _drawn(tasks: Tasks, fits: np.ndarray) -> np.ndarray:
 
 
 @gin.configurable
-def maml(workdir: str, new_tasks: int = 500) -> None:
-  """Trains MAML, or resumes the run in `workdir`; an evaluation is on so many new tasks."""
-  at_least_one("maml", new_tasks=new_tasks)
+def train_maml(workdir: str, new_tasks: int = 500) -> None:
+  """Trains MAML, or resumes the run in `workdir`; each evaluation has `new_tasks` tasks."""
+  at_least_one("train_maml", new_tasks=new_tasks)
   replicator.train(MAML, evaluate=lambda step: evaluate(step, new_tasks), workdir=workdir)
 
 
 if __name__ == "__main__":
-  app.run(maml)
+  app.run(train_maml)

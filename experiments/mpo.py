@@ -1,19 +1,20 @@
-"""MPO: an agent that fits its policy to the better ones of the actions that it samples.
+"""MPO: an agent that fits its policy to the best actions that it samples.
 
     python -m experiments.mpo --gin_file=configs/mpo_pendulum.gin
 
-Abdolmaleki et al. 2018 (arXiv:1812.02256), with the settings of Acme's agent: actions of the target
-policy are weighted by the target critic, and the policy moves towards the weighted ones as far as
-bounds on its divergence allow. With the critic of a distribution of returns it is DMPO.
+Abdolmaleki et al. 2018 (arXiv:1812.02256), with the settings of Acme's agent: the target critic
+weights actions sampled from the target policy, and the policy moves toward the weighted actions
+within bounds on its divergence. With a distributional critic it is DMPO.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
+from models.rl.networks import target_networks
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns
 from models.rl.networks.distributions import log_density
@@ -32,12 +33,12 @@ class Normal(NamedTuple):
   deviation: tf.Tensor
 
   def log_density(self, actions: tf.Tensor) -> tf.Tensor:
-    """The logarithm of the density at k actions of each: `[n, k, a] -> [n, k]`."""
+    """Returns the log density at k actions of each: `[n, k, a] -> [n, k]`."""
     mean, deviation = self.mean[:, tf.newaxis], self.deviation[:, tf.newaxis]
     return log_density((actions - mean) / deviation, tf.math.log(deviation))
 
   def divergence(self, other: "Normal") -> tf.Tensor:
-    """KL(self, other) of each number, averaged over the examples: [a]."""
+    """Returns KL(self, other) of each action dimension, averaged over examples: [a]."""
     squares = tf.square(self.deviation) + tf.square(self.mean - other.mean)
     return tf.reduce_mean(tf.math.log(other.deviation / self.deviation)
                           + 0.5 * squares / tf.square(other.deviation) - 0.5, 0)
@@ -47,39 +48,40 @@ class Normal(NamedTuple):
 class MPO(tf.Module):
   """One training step: an update of the policy, one of its multipliers, and one of the critic.
 
-  The optimizers are made in the gin scopes `critic`, `policy` and `duals`. The averages that the
-  first two keep (`wrap_optimizer.ema_decay`) are the target networks.
+  The optimizers are made in the gin scopes `critic`, `policy` and `duals`.
 
-  Raises a UsageError if a bound or the deviation is not above 0, or no action is sampled.
+  Raises a UsageError if a bound or the deviation is not positive, or no action is sampled.
 
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
     returns: makes the head of the critic: `CategoricalReturns` or `ExpectedReturns`.
-    actions: how many actions are sampled for each observation.
-    epsilon: bound on the divergence of the weights from equal ones, in nats.
-    epsilon_mean: bound on the divergence of each number of an action when the means move, in nats.
-    epsilon_deviation: the same when the deviations move.
-    epsilon_penalty: as `epsilon`, of the weights that draw actions into [-1, 1].
-    deviation: the policy's standard deviation at the start.
-    policy: makes the network of the policy; it is made and called as `Policy` is.
-    critic: makes that of the critic; it is made and called as `Critic` is.
+    num_action_samples: actions sampled per observation.
+    epsilon: bound on the divergence of the weights from uniform, in nats.
+    epsilon_mean: bound on the divergence per action dimension due to the means, in nats.
+    epsilon_deviation: the same, due to the standard deviations.
+    epsilon_penalty: like `epsilon`, for the weights that penalize actions outside [-1, 1].
+    tau: soft-update coefficient of the target networks; 1 copies the networks.
+    target_update_period: steps between updates of the target networks.
+    deviation: the policy's initial standard deviation.
+    policy: makes the policy network; constructed and called like `Policy`.
+    critic: makes the critic; constructed and called like `Critic`.
   """
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                returns: Callable[[], CategoricalReturns | ExpectedReturns] = CategoricalReturns,
-               actions: int = 20, epsilon: float = 0.1, epsilon_mean: float = 0.0025,
+               num_action_samples: int = 20, epsilon: float = 0.1, epsilon_mean: float = 0.0025,
                epsilon_deviation: float = 1e-6, epsilon_penalty: float = 0.001,
-               deviation: float = 0.5, policy: Callable[..., Any] = Policy,
-               critic: Callable[..., Any] = Critic):
+               tau: float = 1.0, target_update_period: int = 100, deviation: float = 0.5,
+               policy: Callable[..., Any] = Policy, critic: Callable[..., Any] = Critic):
     super().__init__()
-    at_least_one("MPO", actions=actions)
+    at_least_one("MPO", num_action_samples=num_action_samples)
     above_zero("MPO", epsilon=epsilon, epsilon_mean=epsilon_mean, deviation=deviation,
                epsilon_deviation=epsilon_deviation, epsilon_penalty=epsilon_penalty)
     shape, size = environments.observation_shape, environments.action_size
     self.returns, self.deviation = returns(), deviation
-    self.sampled = [actions, size]
+    self.sampled = [num_action_samples, size]
     self.bounds_of_weights = [epsilon, epsilon_penalty]
     self.bounds_of_moves = [epsilon_mean, epsilon_deviation]
     self.normalizer, self.replay, self.actor = agents.experience(environments)
@@ -90,19 +92,19 @@ class MPO(tf.Module):
         keras.Variable(tf.fill(at, value), name=name, dtype=keras.config.floatx())
         for name, at, value in (("temperature", [], 10.0), ("penalty_temperature", [], 10.0),
                                 ("mean_weight", [size], 10.0), ("deviation_weight", [size], 1e3))]
-    self.optimizers = replicator.wrap_optimizers(
-        optimizer, critic=self.critic, policy=self.policy, duals=self.duals)
-    agents.check_target_networks({name: self.optimizers[name] for name in ("critic", "policy")})
+    self.optimizers = target_networks.wrap_optimizers(
+        "MPO", optimizer, ["critic", "policy"], tau, target_update_period, critic=self.critic,
+        policy=self.policy, duals=self.duals)
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
     These are the critic's loss; `value`, the target critic's mean of the sampled actions;
-    `deviation`, the mean one of the target policy; the `temperature`; the divergences `kl_mean` and
-    `kl_deviation`; and the scalars of the actor and of the replay.
+    `deviation`, the target policy's mean deviation; the `temperature`; the divergences `kl_mean`
+    and `kl_deviation`; and the scalars of the critic's head, of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
-    # The policy is improved where the n steps end, so that its samples serve the critic, too.
+    # The policy is improved at the states after n steps, so that the critic can use its samples.
     states = self.normalizer(batch.next_observation)
     with self.optimizers["policy"].averaged_weights():
       old = self._distribution(states)
@@ -112,7 +114,8 @@ class MPO(tf.Module):
       outputs = self._sampled_outputs(states, actions)
     values = self.returns.mean(outputs)
     scalars = self._update_policy(states, old, actions, values)
-    target = self.returns.target(batch.reward, batch.discount, self.returns.mixture(outputs))
+    returns = batch.reward, batch.discount, self.returns.mixture(outputs)
+    target = self.returns.target(*returns)
     seen = self.normalizer(batch.observation)
 
     def loss():
@@ -121,13 +124,17 @@ class MPO(tf.Module):
 
     critic, losses = self.optimizers["critic"].minimize(loss)
     self.replay.update_priorities(batch, losses)
-    return {"critic": critic, "value": tf.reduce_mean(values),
+    return {"loss/critic": critic, "value": tf.reduce_mean(values),
             "deviation": tf.reduce_mean(old.deviation), **scalars,
-            **self.actor.scalars(), **self.replay.scalars()}
+            **self.returns.scalars(*returns), **self.actor.scalars(), **self.replay.scalars()}
+
+  def doubts(self, scalars: Mapping[str, float]) -> dict[str, str]:
+    """Returns warnings about logged scalars, keyed by topic; see `replicator.train`."""
+    return self.returns.doubts(scalars, self.replay)
 
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
+    """Returns actions in [-1, 1]: `[n, *shape], [n, a] -> [n, a]`; noise ~ N(0, 1)."""
     mean, deviation = self._distribution(self.normalizer(observations))
     return tf.clip_by_value(mean + deviation * tf.cast(noise, mean.dtype), -1.0, 1.0)
 
@@ -136,7 +143,7 @@ class MPO(tf.Module):
     return Normal(mean, self.deviation / math.log(2.0) * tf.nn.softplus(raw) + 1e-6)
 
   def _sampled_outputs(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """The critic's outputs for k actions: `[n, *shape], [n, k, a] -> [n, k, outputs]`."""
+    """Returns the critic's outputs for k actions: `[n, *shape], [n, k, a] -> [n, k, outputs]`."""
     k, size = self.sampled
     outputs = self.critic(tf.repeat(observations, k, 0),
                           tf.reshape(tf.clip_by_value(actions, -1.0, 1.0), [-1, size]))
@@ -144,7 +151,7 @@ class MPO(tf.Module):
 
   def _update_policy(self, states: tf.Tensor, old: Normal, actions: tf.Tensor, values: tf.Tensor
                      ) -> dict[str, tf.Tensor]:
-    """Moves the policy to the better actions, and the multipliers towards their bounds."""
+    """Moves the policy toward better actions, and updates the multipliers of the bounds."""
     outside = -tf.norm(actions - tf.clip_by_value(actions, -1.0, 1.0), axis=2)
     scores = [values, outside]
     temperature, penalty, *multipliers = map(_positive, self.duals)
@@ -167,7 +174,7 @@ class MPO(tf.Module):
             "kl_deviation": tf.reduce_mean(moved[1])}
 
   def _dual_loss(self, scores: list[tf.Tensor], moved: list[tf.Tensor]) -> tf.Tensor:
-    """The loss of the multipliers, given scores of sampled actions [n, k] and divergences [a]."""
+    """Returns the multipliers' loss, given scores of sampled actions [n, k] and divergences [a]."""
     multipliers = [_positive(dual) for dual in self.duals]
     losses = [t * (bound + tf.reduce_mean(tf.reduce_logsumexp(score / t, 1)
                                           - math.log(self.sampled[0])))
@@ -179,11 +186,11 @@ class MPO(tf.Module):
 
 
 def _positive(dual: keras.Variable) -> tf.Tensor:
-  """A multiplier; the limit keeps a gradient above 0."""
+  """Returns a multiplier; the limit keeps its gradient above 0."""
   return tf.nn.softplus(tf.maximum(tf.identity(dual.value), -18.0))
 
 
-@gin.configurable
+@gin.configurable("train_mpo")
 def mpo(workdir: str, environments: Callable[[], Environments] = Environments) -> None:
   """Trains MPO in `environments`, or resumes the run in `workdir`."""
   agents.train(MPO, environments, workdir)

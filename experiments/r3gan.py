@@ -1,9 +1,9 @@
-"""R3GAN: a relativistic loss with two penalties on gradients, and networks without normalization.
+"""R3GAN: a relativistic loss with two gradient penalties, and networks without normalization.
 
     python -m experiments.r3gan --gin_file=configs/r3gan_stacked_digits.gin
 
-Huang et al. 2024 (arXiv:2501.05441). Each sample is compared with an image of its label, in the
-updates of both players. So each update takes one half of the batch.
+Huang et al. 2024 (arXiv:2501.05441). Both networks' updates compare each sample with an image of
+the same label, so each update takes one half of the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from models.gan.penalties.gradients import r1, r2
 from models.gan.penalties.penalty import total
 from models.gan.penalties.scores import Scores
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
@@ -30,23 +31,23 @@ import keras
 import tensorflow as tf
 
 
-@gin.configurable(denylist=["image_shape", "num_classes"])
+@gin.configurable(denylist=["image_shape", "classes"])
 class R3GAN(tf.Module):
   """One training step: a discriminator update and a generator update.
 
   The two optimizers are made in the gin scopes `discriminator` and `generator`. The penalties are
-  `r1` and `r2`, and gin sets their weights: `r1.gamma`, `r2.gamma`.
+  `r1` and `r2`, with the weights `r1.gamma` and `r2.gamma`.
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: number of classes of the data, used if `conditional`.
+    classes: classes of the data, used if `conditional`.
     optimizer: makes a Keras optimizer.
     generator: makes the generator from resolution, channels, latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
-    augment: makes what images and samples pass through before the discriminator sees them, such
-      as `@ADA`; or None.
-    latents: draws codes, one of `models.gan.latents.distributions`.
-    latent_dim: length of a code.
+    augment: makes the augmentation of all images and samples that the discriminator sees, such as
+      `@ADA`; or None.
+    latents: draws latents, one of `models.gan.latents.distributions`.
+    latent_dim: length of a latent.
     conditional: whether generator and discriminator receive labels.
 
   Raises:
@@ -56,7 +57,7 @@ class R3GAN(tf.Module):
   generate = gans.generate
   may_collapse = sample_variance.COLLAPSE
 
-  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+  def __init__(self, image_shape: tuple[int, int, int], classes: Classes,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                generator: Callable[..., GeneratorNetwork] = R3GANGenerator,
                discriminator: Callable[..., DiscriminatorNetwork] = R3GANDiscriminator,
@@ -65,11 +66,13 @@ class R3GAN(tf.Module):
                latent_dim: int = 64, conditional: bool = False):
     super().__init__()
     at_least_one("R3GAN", latent_dim=latent_dim)
+    self.batches = 2  # One for the discriminator, one for the generator.
+    self.classes = classes if conditional else NO_CLASSES
+    self.num_classes = len(self.classes)
     shape = {"resolution": image_shape[0], "channels": image_shape[2],
-             "num_classes": num_classes if conditional else 0}
+             "num_classes": self.num_classes}
     self.latents = latents
     self.latent_dim = latent_dim
-    self.num_classes = shape["num_classes"]
     self.penalties = [r1(), r2()]
     self.augment = augment() if augment else None
     self.generator = generator(**shape, latent_dim=latent_dim)
@@ -80,20 +83,20 @@ class R3GAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are the two losses, the discriminator's with its penalties, and for its update: `penalty`,
-    their sum; `d_accuracy`, the fraction of pairs whose image has the higher score; and those of
-    `sample_variance.variances`. With `ADA`, `augmentation` is its p.
+    These are `loss/generator`; `loss/discriminator`, including penalties; and for its update:
+    `penalty`, their sum; `d_accuracy`, the fraction of pairs whose image has the higher score; and
+    the scalars of `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
-    for_discriminator, for_generator = map(self._pairs, replicator.split(batch, 2))
+    for_discriminator, for_generator = map(self._pairs, replicator.split(batch, self.batches))
     discriminator_loss, penalty, accuracy, moments = self.optimizers["discriminator"].minimize(
         self._discriminator_loss, *for_discriminator)
     generator_loss = self.optimizers["generator"].minimize(self._generator_loss, *for_generator)
-    return {"discriminator": discriminator_loss, "generator": generator_loss, "penalty": penalty,
-            "d_accuracy": accuracy, **sample_variance.variances(moments),
+    return {"loss/discriminator": discriminator_loss, "loss/generator": generator_loss,
+            "penalty": penalty, "d_accuracy": accuracy, **sample_variance.variances(moments),
             **ada.logged(self.augment)}
 
   def _pairs(self, part: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Images, their labels, and as many codes."""
+    """Returns images, their labels, and one latent for each."""
     images = to_unit_range(part["image"], keras.config.floatx())
     return images, part["label"], self.latents("z", [images.shape[0], self.latent_dim])
 
@@ -114,10 +117,10 @@ class R3GAN(tf.Module):
 
 
 @gin.configurable
-def r3gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_r3gan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains R3GAN on `data`, or resumes the run in `workdir`."""
   gans.train(R3GAN, data, workdir)
 
 
 if __name__ == "__main__":
-  app.run(r3gan)
+  app.run(train_r3gan)

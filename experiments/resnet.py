@@ -1,4 +1,4 @@
-"""ResNet: a classifier of images.
+"""ResNet: an image classifier.
 
     python -m experiments.resnet --gin_file=configs/resnet_digits.gin
 
@@ -15,7 +15,13 @@ from models.vision.augmentation.mixup import CutMix, MixUp  # noqa: F401  (for g
 from models.vision.builtin.digits import Digits
 from models.vision.classification.lars import LARS
 from models.vision.classification.resnet import ResNet
-from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
+from models.vision.images.image_source import (
+  ImageSource,
+  read,
+  to_unit_range,
+  train_validation_split,
+)
+from models.vision.images.relabeled import with_classes
 from replicator import app
 from replicator.strategies import distributed_evaluation
 
@@ -26,7 +32,7 @@ import tensorflow as tf
 
 
 def cross_entropy(classes: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-  """The cross-entropy of each example: shares and logits of classes `[n, k], [n, k] -> [n]`."""
+  """Returns each example's cross-entropy: probabilities and logits `[n, k], [n, k] -> [n]`."""
   return tf.nn.softmax_cross_entropy_with_logits(classes, logits)
 
 
@@ -38,25 +44,26 @@ class ImageClassifier(tf.Module):
     num_classes: number of classes of the data.
     channels: 1 for gray, 3 for color images.
     optimizer: makes a Keras optimizer.
-    label_smoothing: the share of a label that is spread evenly over all classes (Szegedy et al.
+    label_smoothing: the fraction of a label that is spread evenly over all classes (Szegedy et al.
       2015, arXiv:1512.00567, section 7).
     weight_decay: adds `weight_decay / 2 |w|^2` of all kernels to the loss, so that their gradient
       gets `weight_decay w`. Biases, and the scales and offsets of normalizations, do not decay.
-    augment: makes what training images pass through, such as `@FlipAndShift`; or None.
-    mix: makes what mixes the examples after that, `@MixUp` or `@CutMix`; or None.
+    augment: makes the augmentation of training images, such as `@FlipAndShift`; or None.
+    mix: makes the mixing of augmented examples, `@MixUp` or `@CutMix`; or None.
     network: makes a network from num_classes and channels, whose call maps images `[n, h, w, c]`
       in [-1, 1] and `training` to logits `[n, num_classes]`; its constructor makes all variables.
-    loss: the loss of each example, from the shares of classes and logits:
+    loss: the loss of each example, from class probabilities and logits:
       `[n, num_classes], [n, num_classes] -> [n]`.
 
   Raises:
-    UsageError: the label smoothing is not in [0, 1), or the optimizer has a weight decay as well.
+    UsageError: the label smoothing is not in [0, 1), or the optimizer also has a weight decay.
   """
 
   def __init__(self, num_classes: int, channels: int,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                label_smoothing: float = 0.0, weight_decay: float = 0.0,
-               augment: Callable | None = None, mix: Callable | None = None,
+               augment: Callable[[], Callable] | None = None,
+               mix: Callable[[], Callable] | None = None,
                network: Callable[[int, int], keras.Model] = ResNet,
                loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = cross_entropy):
     super().__init__()
@@ -81,8 +88,8 @@ class ImageClassifier(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss`, the mean with the smoothed labels; and `accuracy`, the fraction of the
-    examples whose class has the highest logit; a mixture counts for the class of its larger share.
+    These are `loss/network`, the mean loss with smoothed labels; and `accuracy`, the fraction of
+    examples whose class has the highest logit. A mixture belongs to the class of its larger share.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())
     classes = tf.one_hot(batch["label"], self.num_classes, dtype=images.dtype)
@@ -91,34 +98,34 @@ class ImageClassifier(tf.Module):
     if self.mix is not None:
       images, classes = self.mix(images, classes)
     _, loss, accuracy = self.optimizer.minimize(self._losses, images, classes)
-    return {"loss": loss, "accuracy": accuracy}
+    return {"loss/network": loss, "accuracy": accuracy}
 
   def logits(self, images: tf.Tensor) -> tf.Tensor:
-    """The logits of the averaged network: uint8 `[n, h, w, c] -> [n, num_classes]`.
+    """Returns logits of the averaged network: uint8 `[n, h, w, c] -> [n, num_classes]`.
 
-    Without `wrap_optimizer.ema_decay` they are those of the network itself. The moving statistics
-    of its normalizations are those of the network in either case.
+    Without `wrap_optimizer.ema_decay`, they come from the network itself. Moving statistics of
+    normalizations are never averaged.
     """
     with self.optimizer.averaged_weights():
       return self.network(to_unit_range(images, keras.config.floatx()), training=False)
 
   @replicator.any_batch_size
   def measure(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Whether the class is the highest, and among the five highest logits; and the cross-entropy.
+    """Measures top-1 and top-5 correctness and the cross-entropy of each example.
 
-    Takes a batch as a step does; returns `top1` and `top5`, bool `[n]`, and `loss`, float `[n]`,
-    the one without label smoothing.
+    Takes a batch like that of a step; returns `top1` and `top5`, bool `[n]`, and `loss`, float
+    `[n]`, without label smoothing.
     """
     logits = self.logits(batch["image"])
     label = tf.cast(batch["label"], tf.int32)[:, tf.newaxis]
-    # Not `tf.math.in_top_k`, for which a network of equal logits is right about all images.
+    # `tf.math.in_top_k` would count equal logits as right for every image.
     highest = tf.math.top_k(tf.cast(logits, tf.float32), min(5, self.num_classes)).indices
     is_number = tf.reduce_all(tf.math.is_finite(logits), 1)
     return {**{f"top{k}": is_number & tf.reduce_any(highest[:, :k] == label, 1) for k in (1, 5)},
             "loss": tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)}
 
   def _losses(self, images: tf.Tensor, classes: tf.Tensor) -> list[tf.Tensor]:
-    """The loss with the weight decay, the loss without it, and the accuracy; each []."""
+    """Returns the loss with weight decay, the loss without it, and the accuracy; each []."""
     logits = self.network(images, training=True)
     smoothed = ((1 - self.label_smoothing) * classes
                 + self.label_smoothing / self.num_classes)
@@ -135,7 +142,7 @@ class ImageClassifier(tf.Module):
 
 
 class Accuracy:
-  """Measures a classifier on every image of a source, each counted once, on all replicas."""
+  """Evaluator of a classifier on all images of a source, each counted once, on all workers."""
 
   on_all_workers = True
 
@@ -144,7 +151,7 @@ class Accuracy:
     self._part_size = part_size
 
   def __call__(self, classifier: ImageClassifier) -> replicator.Evaluation:
-    """The means of what `ImageClassifier.measure` returns."""
+    """Returns the means of what `ImageClassifier.measure` returns."""
     size = self.source.size
     parts = list(distributed_evaluation.deal(functools.partial(self._sums, classifier),
                               -(-size // self._part_size)))
@@ -153,7 +160,7 @@ class Accuracy:
         method=f"top-1 and top-5 accuracy on {size:,} images that are not trained on")
 
   def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.float64]:
-    """The sums over the images of a part, float64 [] by name."""
+    """Returns the sums over the images of a part, float64 [] by name."""
     first = part * self._part_size
     images, labels = read(self.source, np.arange(first, min(first + self._part_size,
                                                             self.source.size)))
@@ -162,36 +169,34 @@ class Accuracy:
 
 
 @gin.configurable
-def resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
-           validation: Callable[[], ImageSource] | None = None, held_out: float = 0.2,
+def train_resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
+           validation: Callable[[], ImageSource] | None = None, validation_split: float = 0.2,
            evaluation: Callable[[ImageSource], Callable] = Accuracy) -> None:
   """Trains a classifier on `data`, or resumes the run in `workdir`.
 
   Args:
     workdir: the folder of the run.
     data: makes the source of the images.
-    validation: makes the images that the evaluation measures; None holds out some of `data`.
-    held_out: the share of `data` that is held out and never trained on, if there is no
-      `validation`.
-    evaluation: makes what measures an `ImageClassifier` from the images that are not trained on.
+    validation: makes the validation images, whose classes must be classes of `data`; None holds
+      out part of `data`.
+    validation_split: fraction of `data` held out for validation if there is no `validation`.
+    evaluation: makes the evaluator of an `ImageClassifier` from the validation images.
 
   Raises:
-    UsageError: `validation` has other classes than `data`.
+    UsageError: `validation` has a class that `data` does not have.
   """
   source = data()
   train_on: ImageSource
   measured: ImageSource
   if validation is None:
-    train_on, measured = hold_out(source, held_out)
+    train_on, measured = train_validation_split(source, validation_split)
   else:
-    train_on, measured = source, validation()
-    if measured.class_names != source.class_names:
-      raise replicator.UsageError(
-          f"resnet.validation: has {measured.num_classes} classes that are not the "
-          f"{source.num_classes} of resnet.data; name folders with the same sub-folders")
+    train_on = source
+    measured = with_classes(validation(), source.class_names, "train_resnet.validation",
+                            "train_resnet.data")
   replicator.train(lambda: ImageClassifier(source.num_classes, source.image_shape[-1]), train_on,
                    evaluation(measured), workdir=workdir)
 
 
 if __name__ == "__main__":
-  app.run(resnet)
+  app.run(train_resnet)

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic, an agent that learns how much to explore.
+"""SAC: soft actor-critic, an agent that tunes its own exploration.
 
     python -m experiments.sac --gin_file=configs/sac_pendulum.gin
 
@@ -13,10 +13,10 @@ from typing import Any
 import replicator
 from models.rl import agents
 from models.rl.environments.environments import Environments
-from models.rl.networks import two_critics
+from models.rl.networks import target_networks, two_critics
 from models.rl.networks.actor_critic import Critic, Policy
 from models.rl.replay.replay import Transitions
-from replicator import app, random, schedules
+from replicator import UsageError, app, random, schedules
 from replicator.errors import above_zero
 
 import gin
@@ -28,61 +28,69 @@ import tensorflow as tf
 class SAC(tf.Module):
   """One training step: an update of both critics, of the policy and of the temperature.
 
-  The optimizers are made in the gin scopes `critics`, `policy` and `temperature`. The averages that
-  the first one keeps (`wrap_optimizer.ema_decay`) are the target critics.
+  The optimizers are made in the gin scopes `critics`, `policy` and `temperature`.
 
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    target_entropy: target of the policy's entropy; None for minus the length of an action.
-    temperature: the initial temperature.
-    noise: factor on the policy's standard deviation when it acts: a number, or a schedule that
-      counts environment steps.
-    policy: makes the network of the policy; it is made and called as `Policy` is.
-    critic: makes each of the two critics; it is made and called as `Critic` is.
+    target_entropy: target entropy of the policy in nats, below that of uniform actions, log 2 per
+      dimension; None for minus the number of dimensions.
+    initial_temperature: the temperature (weight of the entropy) before the first step.
+    tau: soft-update coefficient of the target critics.
+    target_update_period: steps between updates of the target networks.
+    noise: factor on the policy's standard deviation when it acts; a number or a schedule.
+    policy: makes the policy network; constructed and called like `Policy`.
+    critic: makes each of the two critics; constructed and called like `Critic`.
   """
 
   def __init__(self, environments: Environments,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               target_entropy: float | None = None, temperature: float = 1.0,
+               target_entropy: float | None = None, initial_temperature: float = 1.0,
+               tau: float = 0.005, target_update_period: int = 1,
                noise: schedules.Number = 1.0, policy: Callable[..., Any] = Policy,
                critic: Callable[..., Any] = Critic):
     super().__init__()
-    above_zero("SAC", temperature=temperature)
+    above_zero("SAC", initial_temperature=initial_temperature)
     shape, action_size = environments.observation_shape, environments.action_size
+    if target_entropy is not None and target_entropy >= action_size * math.log(2.0):
+      raise UsageError(f"SAC.target_entropy = {target_entropy}: no policy has as much, and the "
+                       f"temperature would grow for ever; uniform actions of length {action_size} "
+                       f"have {action_size * math.log(2.0):.4g} nats; write less, such as "
+                       f"{-float(action_size)}")
     self.action_size, self.noise = action_size, noise
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy
     self.normalizer, self.replay, self.actor = agents.experience(environments)
     self.policy = policy(shape, 2 * action_size)
     self.critics = [critic(shape, action_size, 1) for _ in range(2)]
-    self.log_temperature = keras.Variable(math.log(temperature), name="log_temperature",
+    self.log_temperature = keras.Variable(math.log(initial_temperature), name="log_temperature",
                                           dtype=keras.config.floatx())
-    self.optimizers = replicator.wrap_optimizers(
-        optimizer, critics=self.critics, policy=self.policy, temperature=self.log_temperature)
-    agents.check_target_networks({"critics": self.optimizers["critics"]})
+    self.optimizers = target_networks.wrap_optimizers(
+        "SAC", optimizer, ["critics"], tau, target_update_period, critics=self.critics,
+        policy=self.policy, temperature=self.log_temperature)
 
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critics' mean absolute error, weighted; the policy's `entropy`; the
-    `temperature`; `value`, the critics' mean value of the policy's actions; and the scalars of the
-    actor and of the replay.
+    These are the critics' loss; `td_error`, their mean absolute error, weighted; the policy's
+    `entropy`; the `temperature`; `value`, the critics' mean value of the policy's actions; and the
+    scalars of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
     noise = [random.normal("policy", [replicator.batch_size(), self.action_size])
              for _ in range(2)]
-    errors = self._update_critics(batch, observations, noise[0])
+    loss, errors = self._update_critics(batch, observations, noise[0])
     value, entropy = self._update_policy(observations, noise[1])
     self._update_temperature(entropy)
     self.replay.update_priorities(batch, errors)
-    return {"critics": tf.reduce_mean(batch.weight * errors), "value": value,
-            "entropy": entropy, "temperature": tf.exp(tf.identity(self.log_temperature.value)),
-            **self.actor.scalars(), **self.replay.scalars()}
+    return {"loss/critics": loss, "td_error": tf.reduce_mean(batch.weight * errors),
+            "value": value, "entropy": entropy,
+            "temperature": tf.exp(tf.identity(self.log_temperature.value)), **self.actor.scalars(),
+            **self.replay.scalars()}
 
   @replicator.any_batch_size
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Actions in [-1, 1]: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1)."""
+    """Returns actions in [-1, 1]: `[n, *shape], [n, a] -> [n, a]`; noise ~ N(0, 1)."""
     return self._sample(self.normalizer(observations),
                         agents.scaled(noise, self.noise, self.actor))[0]
 
@@ -98,8 +106,8 @@ class SAC(tf.Module):
     return tf.tanh(raw), tf.reduce_sum(density, 1)
 
   def _update_critics(self, batch: Transitions, observations: tf.Tensor, noise: tf.Tensor
-                      ) -> tf.Tensor:
-    """Moves the critics towards the soft n-step return; returns the mean absolute errors [n]."""
+                      ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Moves the critics toward the soft n-step return; returns the loss [] and mean errors [n]."""
     following = self.normalizer(batch.next_observation)
     actions, density = self._sample(following, noise)
     with self.optimizers["critics"].averaged_weights():
@@ -111,7 +119,7 @@ class SAC(tf.Module):
 
   def _update_policy(self, observations: tf.Tensor, noise: tf.Tensor
                      ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Moves the policy up the soft value; returns the mean value [] and the entropy []."""
+    """Updates the policy to raise the soft value; returns the mean value [] and the entropy []."""
     def loss():
       actions, density = self._sample(observations, noise)
       values = two_critics.values(self.critics, observations, actions)
@@ -127,7 +135,7 @@ class SAC(tf.Module):
         lambda: self.log_temperature.value * (entropy - self.target_entropy))
 
 
-@gin.configurable
+@gin.configurable("train_sac")
 def sac(workdir: str, environments: Callable[[], Environments] = Environments) -> None:
   """Trains SAC in `environments`, or resumes the run in `workdir`."""
   agents.train(SAC, environments, workdir)

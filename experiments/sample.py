@@ -1,16 +1,18 @@
-"""Samples the generator of a run: a grid, a data set, a walk between codes, reconstructions.
+"""Samples the generator of a run: a grid, a data set, an interpolation, or reconstructions.
 
     replicator sample --run=RUN --out=grid.png|FOLDER|FILE.zip
-        [--step=N|best] [--classes=3,7] [--truncation=0.5] [--seed=S] [--count=N]
+        [--step=N|best] [--classes=cat,dog] [--balanced] [--truncation=0.5] [--seed=S] [--count=N]
     replicator sample --run=RUN --out=walk.png|walk.webp --interpolate
-        [--seed=1,2,...] [--classes=3,7,...] [--count=N]
+        [--seed=1,2,...] [--classes=cat,dog,...] [--count=N]
     replicator sample --run=RUN --out=pairs.png --reconstruct=DATA [--classes=C]
 
 The run may be of any experiment whose step `models.gan.evaluation.sampling` can call. The same
-seed gives the same image at the same place, whatever the count.
+seed gives the same image at the same position, whatever the count. Without `--classes`, a grid
+cycles through the classes, and a data set has the class frequencies of the training data.
 """
 
 import argparse
+import csv
 import math
 import pathlib
 import sys
@@ -20,23 +22,26 @@ from typing import Any
 from models.gan.evaluation import sampling
 from models.metrics.images import image_sets
 from models.vision.images import grid, write
+from models.vision.images.classes import Classes
 from models.vision.images.decode import as_array, as_image
 from replicator import UsageError
 from replicator.app import load
+from replicator.app.loading_flags import add_loading_flags
 from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_bar
 from replicator.console.status import Status
 from replicator.tools import rerun
+from replicator.training.run import Run
 from replicator.training.workdir.places import folder_of, refuse_url
 
 import numpy as np
 import tensorflow as tf
 
-_WIDEST_CLASSES = 16     # Classes that have a column each.
+_WIDEST_CLASSES = 16     # At most so many classes get a column each.
 _ROWS = 8
 _KINDS = {"samples": (".png", ".zip", ""), "interpolate": (".png", ".webp"),
           "reconstruct": (".png",)}
-_FRAMES = {".png": 8, ".webp": 30}  # From one code, or class, to the next.
+_FRAMES = {".png": 8, ".webp": 30}  # From one latent, or class, to the next.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,12 +54,12 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--run", required=True, metavar="RUN", help="the workdir of the run")
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FILE",
                       help="a new .png, .webp or .zip, or a new folder of PNG files")
-  parser.add_argument("--classes", type=_numbers, default=[], metavar="3,7",
-                      help="the classes of the images, in turn; by default all")
+  parser.add_argument("--classes", type=_words, default=[], metavar="cat,dog",
+                      help="the classes of the images, in turn, by name or number; by default all")
   parser.add_argument("--truncation", type=float, metavar="T",
                       help="below 1, samples are better and less different")
   parser.add_argument("--seed", type=_numbers, metavar="S",
-                      help="chooses the codes; by default 0. --interpolate takes several")
+                      help="chooses the latents; by default 0. --interpolate takes several")
   parser.add_argument("--count", type=int, metavar="N", help="how many images")
   modes = parser.add_mutually_exclusive_group()
   modes.add_argument("--interpolate", action="store_true",
@@ -69,35 +74,23 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def add_generating_flags(parser: Parser) -> None:
-  """Adds the flags of a command that generates images, beside the codes."""
+  """Adds the flags of a command that generates images, except those for latents."""
+  parser.add_argument("--balanced", action="store_true", default=None,
+                      help="generate all classes in equal shares, not in those of the data")
   parser.add_argument("--standing_statistics", type=_passes, metavar="N",
                       help="generate with batch statistics of N passes, not with moving ones")
 
 
-def add_loading_flags(parser: Parser) -> None:
-  """Adds the flags of a command that loads a run, and `--debug`."""
-  parser.add_argument("--step", type=_checkpoint_step, metavar="N",
-                      help="the step of a checkpoint, or 'best'; by default the newest")
-  parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a gin binding that overrides the run's, such as where the data is")
-  parser.add_argument("--yes", action="store_true",
-                      help="load a run of a program that is no experiment of this project, or "
-                           "with modules of the folder in which it was started")
-  parser.add_argument("--debug", action="store_true", help="show tracebacks")
-
-
-def _checkpoint_step(text: str) -> int | str:
-  """The value of `--step`: the number of a step, or 'best'."""
-  if text != "best" and not text.isdigit():
-    raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
-  return text if text == "best" else int(text)
-
-
 def _passes(text: str) -> int:
-  """The value of `--standing_statistics`."""
+  """Parses the value of `--standing_statistics`."""
   if not text.isdigit() or not int(text):
     raise argparse.ArgumentTypeError(f"'{text}': write how many passes, such as 16")
   return int(text)
+
+
+def _words(text: str) -> list[str]:
+  """Parses `--classes`: comma-separated names; a name with a comma is quoted."""
+  return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def _numbers(text: str) -> list[int]:
@@ -108,7 +101,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _check(flags: argparse.Namespace) -> None:
-  """Raises a UsageError for what is wrong whatever the run is."""
+  """Raises a UsageError for flags that are wrong for any run."""
   kind = ("interpolate" if flags.interpolate else "reconstruct" if flags.reconstruct
           else "samples")
   if flags.out.suffix not in _KINDS[kind]:
@@ -124,8 +117,11 @@ def _check(flags: argparse.Namespace) -> None:
     raise UsageError(f"--count={flags.count}: must be at least {lowest}")
   if flags.seed and max(flags.seed) >= 2 ** 32:
     raise UsageError(f"--seed={max(flags.seed)}: must be below 2 ** 32")
+  if flags.balanced and (flags.classes or flags.out.suffix not in (".zip", "")):
+    raise UsageError("--balanced: is for a data set of all classes; leave it out" + (
+        ", or --classes" if flags.classes else ", since the classes of a picture take turns"))
   if flags.reconstruct and (flags.seed or flags.truncation):
-    raise UsageError("--reconstruct: draws no codes; leave out --seed and --truncation")
+    raise UsageError("--reconstruct: draws no latents; leave out --seed and --truncation")
   flags.seed = flags.seed or [0]
   if len(flags.seed) > 1 and not flags.interpolate:
     raise UsageError("--seed: several are for --interpolate; write one")
@@ -134,7 +130,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
-  """The value of a flag, where nothing may exist yet."""
+  """Returns the path that a flag names; nothing may exist there yet."""
   refuse_url(path, flag, "write a name here")
   path = path.expanduser()
   if path.exists():
@@ -143,56 +139,68 @@ def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
 
 
 def _run(flags: argparse.Namespace) -> int:
-  check_program(flags.run, flags.yes)
+  load.check_program(flags.run, flags.yes)
   tf.config.experimental.enable_op_determinism()  # The same image each time.
   with Status() as status:
     status.doing("loading the run")
     run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
     gan = run.module
     sampling.check(gan)
+    classes = classes_of(run, flags.run)
+    flags.classes = _labels(classes, flags.classes, status)
     if flags.standing_statistics:
       sampling.set_standing_statistics(gan, flags.standing_statistics, flags.truncation)
     status.doing("sampling")
-    write = (_interpolate if flags.interpolate else _reconstruct if flags.reconstruct
-             else _sample)
-    written = write(gan, flags, status)
+    if flags.interpolate:
+      written = _interpolate(gan, flags)
+    elif flags.reconstruct:
+      written = _reconstruct(gan, flags)
+    else:
+      written = _sample(gan, classes, flags, status)
   print(f"{flags.out}: {written} of {flags.run}, step {number}")
   return 0
 
 
-def check_program(run: str, is_read: bool) -> None:
-  """Raises a UsageError for a run of an unknown program, which whoever wrote `run.json` chose.
-
-  `is_read`: whether the user has read it.
-  """
-  program = rerun.read_facts(folder_of(run), load.REMEDY)["program"]
-  if is_read or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
-    return
-  shown = ascii(" ".join(program))[1:-1]
-  raise UsageError(f"{run}/run.json: names the program `{shown}`, which runs when the run is "
-                   "loaded; read it, and write --yes")
+def classes_of(run: Run, workdir: str) -> Classes:
+  """Returns the classes of a run's GAN; see `sampling.classes_of_run`."""
+  return sampling.classes_of_run(run, rerun.read_facts(folder_of(workdir), load.REMEDY))
 
 
-def _sample(gan: Any, flags: argparse.Namespace, status: Status) -> str:
-  classes = len(flags.classes) or gan.num_classes
-  columns = classes if 1 < classes <= _WIDEST_CLASSES else _ROWS
+def _labels(classes: Classes, words: list[str], status: Status) -> list[int]:
+  """Returns the labels of the named classes; warns of those without training images."""
+  if words and not classes:
+    raise UsageError(f"--classes={','.join(words)}: the GAN was trained without classes; leave "
+                     "them out")
+  labels = classes.labels(words)
+  if unseen := [classes.names[label] for label in labels if not classes.counts[label]]:
+    status.note(f"warning: the training had no images of the class {', '.join(unseen)}")
+  return labels
+
+
+def _sample(gan: Any, classes: Classes, flags: argparse.Namespace, status: Status) -> str:
+  is_picture, wanted = flags.out.suffix == ".png", classes
+  if is_picture or flags.balanced:
+    wanted = classes.balanced
+  width = len(flags.classes) or sum(wanted.counts)
+  columns = width if is_picture and 1 < width <= _WIDEST_CLASSES else _ROWS
   count = flags.count or _ROWS * columns
   batches = shown("sampling", sampling.sample(
-      gan, count, flags.seed[0], flags.classes, flags.truncation), count, status,
+      gan, count, flags.seed[0], flags.classes or wanted, flags.truncation), count, status,
       lambda batch: len(batch[0]))
-  if flags.out.suffix == ".png":
+  if is_picture:
     images = np.concatenate([images for images, _ in batches])
     write.write_picture(flags.out, grid.image_grid(images, columns))
-  else:
-    labeled = ((images, labels if gan.num_classes else None) for images, labels in batches)
-    write_images = write.write_zip if flags.out.suffix else write.write_folder
-    write_images(flags.out, labeled)
-  return f"{count:,} samples"
+    return f"{count:,} samples"
+  labeled = ((images, labels if classes else None) for images, labels in batches)
+  write_images = write.write_zip if flags.out.suffix else write.write_folder
+  write_images(flags.out, labeled, classes.names)
+  shares = "equal shares" if flags.balanced else "the shares of the data"
+  return f"{count:,} samples" + f", classes in {shares}," * bool(classes and not flags.classes)
 
 
 def shown(what: str, batches: Iterable, count: int, status: Status,
           size: Callable[[Any], int] = len) -> Iterator:
-  """Passes batches on; the status shows how many of `count` images there were."""
+  """Yields the batches, and shows progress out of `count` images in the status."""
   done = 0
   status.doing(format_bar(what, done, count))
   for batch in batches:
@@ -201,7 +209,7 @@ def shown(what: str, batches: Iterable, count: int, status: Status,
     status.doing(format_bar(what, done, count))
 
 
-def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:
+def _interpolate(gan: Any, flags: argparse.Namespace) -> str:
   legs = max(len(flags.seed), len(flags.classes)) - 1
   count = flags.count or legs * _FRAMES[flags.out.suffix] + 1
   images = sampling.interpolate(gan, count, flags.seed, flags.classes, flags.truncation)
@@ -213,7 +221,7 @@ def _interpolate(gan: Any, flags: argparse.Namespace, status: Status) -> str:
   return f"an interpolation in {count} images"
 
 
-def _reconstruct(gan: Any, flags: argparse.Namespace, status: Status) -> str:
+def _reconstruct(gan: Any, flags: argparse.Namespace) -> str:
   resolution, _, channels = sampling.image_shape(gan)
   found = image_sets.open_set(flags.reconstruct, resolution)
   count = min(flags.count or _ROWS * _ROWS // 2, found.size)

@@ -2,9 +2,9 @@
 
     python -m experiments.sngan --gin_file=configs/sngan_digits.gin
 
-Miyato et al. 2018 (arXiv:1802.05957); with classes the projection discriminator of Miyato and
-Koyama 2018 (arXiv:1802.05637). The encoder, which regresses the codes of samples, is an addition.
-In `experiments.bigan` it is a player.
+Miyato et al. 2018 (arXiv:1802.05957); with classes, the projection discriminator of Miyato and
+Koyama 2018 (arXiv:1802.05637). The encoder, which regresses the latents of samples, is our
+addition. In `experiments.bigan` the encoder trains against the discriminator.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from models.gan.losses import adversarial
 from models.gan.networks.sngan import Encoder, SNGANDiscriminator, SNGANGenerator
 from models.gan.penalties.scores import Scores
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_unit_range
 from replicator import app
 from replicator.errors import at_least_one
@@ -26,7 +27,7 @@ import keras
 import tensorflow as tf
 
 
-@gin.configurable(denylist=["image_shape", "num_classes"])
+@gin.configurable(denylist=["image_shape", "classes"])
 class SNGAN(tf.Module):
   """One training step: discriminator updates, one generator update, one encoder update.
 
@@ -34,13 +35,13 @@ class SNGAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    num_classes: number of classes of the data, used if `conditional`.
+    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
     optimizer: makes a Keras optimizer.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
-    latent_dim: length of a code z ~ N(0, 1).
+    latent_dim: length of a latent z ~ N(0, 1).
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: how many for each generator update; each takes its own part of the batch.
-    generator_batch_ratio: codes in a generator update for each image in a discriminator update.
+    discriminator_updates: updates for each generator update; each takes its own batch.
+    generator_batch_ratio: latents per generator update for each image in a discriminator update.
 
   Raises:
     UsageError: a number is below 1.
@@ -50,7 +51,7 @@ class SNGAN(tf.Module):
   reconstruct = gans.reconstruct
   may_collapse = sample_variance.COLLAPSE
 
-  def __init__(self, image_shape: tuple[int, int, int], num_classes: int,
+  def __init__(self, image_shape: tuple[int, int, int], classes: Classes,
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
                loss: Callable[[], adversarial.AdversarialLoss] = adversarial.hinge,
                latent_dim: int = 128, conditional: bool = False, discriminator_updates: int = 5,
@@ -62,8 +63,9 @@ class SNGAN(tf.Module):
     self.loss = loss()
     self.latents = normal_latents
     self.latent_dim = latent_dim
-    self.num_classes = num_classes if conditional else 0
-    self.discriminator_updates = discriminator_updates
+    self.classes = classes if conditional else NO_CLASSES
+    self.num_classes = len(self.classes)
+    self.batches = discriminator_updates
     self.generator_batch_ratio = generator_batch_ratio
     self.generator = SNGANGenerator(resolution, channels, latent_dim, num_classes=self.num_classes)
     self.discriminator = SNGANDiscriminator(resolution, channels, num_classes=self.num_classes)
@@ -74,10 +76,11 @@ class SNGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are the three losses, and for the last discriminator update: `d_accuracy`, the fraction of
-    images and samples that it classifies correctly; and those of `sample_variance.variances`.
+    These are `loss/discriminator`, `loss/generator` and `loss/encoder`; and for the last
+    discriminator update: `d_accuracy`, the fraction of images and samples that it classifies
+    correctly; and the scalars of `sample_variance.variances`.
     """
-    for part in replicator.split(batch, self.discriminator_updates):
+    for part in replicator.split(batch, self.batches):
       images = to_unit_range(part["image"], keras.config.floatx())
       size = images.shape[0]
       discriminator_loss, accuracy, moments = self.optimizers["discriminator"].minimize(
@@ -85,8 +88,9 @@ class SNGAN(tf.Module):
     generator_loss = self.optimizers["generator"].minimize(
         self._generator_loss, *draw(self, self.generator_batch_ratio * size))
     encoder_loss = self.optimizers["encoder"].minimize(self._encoder_loss, *draw(self, size))
-    return {"discriminator": discriminator_loss, "generator": generator_loss,
-            "encoder": encoder_loss, "d_accuracy": accuracy, **sample_variance.variances(moments)}
+    return {"loss/discriminator": discriminator_loss, "loss/generator": generator_loss,
+            "loss/encoder": encoder_loss, "d_accuracy": accuracy,
+            **sample_variance.variances(moments)}
 
   def _discriminator_loss(self, images: tf.Tensor, labels: tf.Tensor, z: tf.Tensor,
                           fake_labels: tf.Tensor) -> tuple:
@@ -105,10 +109,10 @@ class SNGAN(tf.Module):
 
 
 @gin.configurable
-def sngan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+def train_sngan(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
   """Trains SN-GAN on `data`, or resumes the run in `workdir`."""
   gans.train(SNGAN, data, workdir)
 
 
 if __name__ == "__main__":
-  app.run(sngan)
+  app.run(train_sngan)

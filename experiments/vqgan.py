@@ -2,8 +2,8 @@
 
     python -m experiments.vqgan --gin_file=vqgan_shapes32.gin
 
-Esser et al. 2021 (arXiv:2012.09841), equations 4 to 7. The quantizer is a part: finite scalar
-quantization, or a codebook of moving averages; see `models.gan.networks.quantizers`.
+Esser et al. 2021 (arXiv:2012.09841), equations 4 to 7. The gin file chooses the quantizer: finite
+scalar quantization, or a moving-average codebook; see `models.gan.networks.quantizers`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,12 @@ from models.gan.networks.cyclegan import PatchDiscriminator
 from models.gan.networks.quantizers import FSQ, Codebook, Quantizer, perplexity  # noqa: F401
 from models.gan.networks.vqgan import VQGANAutoencoder
 from models.vision.images import grid, image_source
-from models.vision.images.image_source import ImageSource, hold_out, read, to_unit_range
+from models.vision.images.image_source import (
+  ImageSource,
+  read,
+  to_unit_range,
+  train_validation_split,
+)
 from replicator import app
 from replicator.step.optimizers.schedules import Number
 
@@ -39,14 +44,14 @@ class VQGAN(tf.Module):
     image_shape: (height, width, channels) of the images.
     optimizer: makes a Keras optimizer.
     quantizer: makes one of `models.gan.networks.quantizers`.
-    autoencoder: makes it from resolution, channels and dim, as `VQGANAutoencoder` is made.
-    discriminator: makes it from resolution and channels, as `PatchDiscriminator` is made; its
+    autoencoder: makes it from resolution, channels and dim, like `VQGANAutoencoder`.
+    discriminator: makes it from resolution and channels, like `PatchDiscriminator`; its
       layers are in `trunk`.
     loss: makes the adversarial loss.
-    adversarial_weight: of the adversarial loss, beside the adaptive weight; a number or a schedule.
-      The authors train without that loss at first, and then with 0.8.
-    feature_weight: of the distance between the discriminator's features of an image and those of
-      its reconstruction, in place of LPIPS.
+    adversarial_weight: factor on the adaptive weight of the adversarial loss; a number or a
+      schedule. The authors train without that loss at first, and then with 0.8.
+    feature_weight: weight of the distance between the discriminator's features of an image and of
+      its reconstruction, which replaces LPIPS.
   """
 
   def __init__(self, image_shape: tuple[int, int, int],
@@ -68,15 +73,15 @@ class VQGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c]}` -> scalars, float [].
 
-    These are `generator` and `discriminator`, the losses of the two optimizers; the parts of the
-    first one: `reconstruction`, `commitment`, and `adversarial` without its `weight`; and
-    `perplexity`, of the codes of the global batch.
+    These are `loss/autoencoder` and `loss/discriminator`, the losses of the two optimizers; the
+    terms of the first one: `loss/reconstruction`, `loss/commitment`, and `loss/adversarial` without
+    its `adaptive_weight`; and the `perplexity` of the global batch's codes.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())
     losses, means, gradients = replicator.microbatch(self._losses_and_gradients, images)
     autoencoder = self.optimizers["autoencoder"]
     last = [v is self.autoencoder.last.kernel for v in autoencoder.variables_updated].index(True)
-    # Norms of the whole batch: the mean of the norms of replicas would be another number.
+    # Norms of the whole batch's gradients: the mean of the replicas' norms would be different.
     of_images, of_scores, means = replicator.all_mean(
         (gradients["images"][last], gradients["scores"][last], means))
     weight = tf.clip_by_value(tf.norm(of_images) / (tf.norm(of_scores) + 1e-4), 0.0, 1e4)
@@ -86,14 +91,15 @@ class VQGAN(tf.Module):
     self.optimizers["discriminator"].apply(gradients["discriminator"])
     self.quantizer.update(means)
     total = losses["reconstruction"] + losses["commitment"] + weight * losses["adversarial"]
-    return {**losses, "generator": total, "weight": weight,
-            "perplexity": perplexity(means["usage"])}
+    return {"loss/autoencoder": total,
+            **{f"loss/{name}": loss for name, loss in losses.items()},
+            "adaptive_weight": weight, "perplexity": perplexity(means["usage"])}
 
   def _losses_and_gradients(self, images: tf.Tensor) -> tuple[dict, dict, dict]:
-    """The losses [], the quantizer's means, and the gradients of three losses, by name.
+    """Returns the losses [], the quantizer's means, and the gradients of three losses, by name.
 
-    Those of both losses of the autoencoder are apart, because the weight that joins them is known
-    after the last micro-batch.
+    The autoencoder's two losses have separate gradients, because the weight that combines them is
+    known only after the last micro-batch.
     """
     autoencoder, discriminator = (self.optimizers[name] for name in (
         "autoencoder", "discriminator"))
@@ -118,7 +124,7 @@ class VQGAN(tf.Module):
     return losses, quantized.means, gradients
 
   def _judge(self, images: tf.Tensor) -> list[tf.Tensor]:
-    """The scores of patches, and the features of the layers in front of them."""
+    """Returns the patches' scores, and the features of the layers before them."""
     features, x = [], images
     with tf.name_scope("discriminator"):
       for layer in self.discriminator.trunk:
@@ -129,7 +135,7 @@ class VQGAN(tf.Module):
 
   @replicator.any_batch_size
   def reconstruct(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Reconstructions and codes: uint8 `[n, h, w, c] -> [n, h, w, c]`, int32 `[n, h', w']`."""
+    """Reconstructs images: uint8 `[n, h, w, c] -> [n, h, w, c]`, and codes int32 `[n, h', w']`."""
     with self.optimizers["autoencoder"].averaged_weights():
       vectors = self.autoencoder.encode(to_unit_range(images, keras.config.floatx()))
       quantized = self.quantizer(vectors)
@@ -141,7 +147,7 @@ def _distance(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 class ReconstructionEvaluator:
-  """Measures reconstructions of images that are not trained on."""
+  """Evaluator of reconstructions of held-out images."""
 
   on_all_workers = True
 
@@ -150,8 +156,8 @@ class ReconstructionEvaluator:
     self.metrics: FeatureMetrics | None = None
 
   def __call__(self, step: VQGAN) -> replicator.Evaluation:
-    """The numbers; and a picture with rows of images over rows of their reconstructions."""
-    # Not in the constructor, because nothing may be computed before the strategy is made.
+    """Returns the metrics, and a picture: rows of images above rows of their reconstructions."""
+    # Not in the constructor, because nothing may be computed before the strategy exists.
     self.metrics = self.metrics or FeatureMetrics(self.measured, self.folder)
     count = self.measured.size
     images, _ = read(self.measured, np.arange(count))
@@ -163,7 +169,7 @@ class ReconstructionEvaluator:
     measured = self.metrics.measure(lambda _, part: compared[part])
     scalars = {
         "psnr": float(tf.reduce_mean(tf.image.psnr(images, image_source.to_uint8(made), 255))),
-        "perplexity": float(perplexity(usage)), "used_codes": float(np.mean(usage > 0)),
+        "perplexity": float(perplexity(usage)), "codebook_usage": float(np.mean(usage > 0)),
         **{f"reconstruction_{name}": value for name, value in measured.items()}}
     shown = np.arange(36).reshape(3, 12) * count // 36
     rows = [x for row in shown for x in (images[row], image_source.to_uint8(made[row]))]
@@ -172,15 +178,21 @@ class ReconstructionEvaluator:
 
 
 @gin.configurable
-def vqgan(workdir: str, data: Callable[[], ImageSource] = gin.REQUIRED, held_out: float = 0.1
-          ) -> None:
-  """Trains VQGAN on `data`, or resumes the run in `workdir`; a share `held_out` is measured."""
+def train_vqgan(workdir: str, data: Callable[[], ImageSource] = gin.REQUIRED,
+          validation_split: float = 0.1) -> None:
+  """Trains VQGAN on `data`, or resumes the run in `workdir`.
+
+  Args:
+    workdir: the folder of the run.
+    data: makes the source of the images.
+    validation_split: fraction of the images held out for the evaluation.
+  """
   source = data()
   gans.check_square(source)
-  trained, measured = hold_out(source, held_out)
+  trained, measured = train_validation_split(source, validation_split)
   replicator.train(lambda: VQGAN(source.image_shape), trained,
                    ReconstructionEvaluator(measured, f"{workdir}/classifier"), workdir=workdir)
 
 
 if __name__ == "__main__":
-  app.run(vqgan)
+  app.run(train_vqgan)

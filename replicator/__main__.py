@@ -25,13 +25,13 @@ def _run(words: list[str]) -> int:
   if not words or words[0] in ("--help", "-h"):
     print(_help())
     return 0
-  sys.path.insert(0, os.getcwd())  # As `python -m` does.
+  sys.path.insert(0, os.getcwd())  # Like `python -m`.
   program, arguments = programs.program_of(words)
   sys.argv = [program, *arguments]
   if words[0] == "run":
     start.begin(programs.name_of(program), arguments)
   if program.endswith(".py"):
-    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # As `python file.py` does.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # Like `python file.py`.
     runpy.run_path(program, run_name="__main__")
   else:
     runpy.run_module(program, run_name="__main__", alter_sys=True)

@@ -1,9 +1,9 @@
-"""Folders and files that are written whole or not at all.
+"""Writes folders and files completely or not at all.
 
-A published folder is written under a temporary name, each of its files is flushed to the disk, and
-only then is it renamed. A folder that it replaces keeps a name of its own until the new one is on
-the disk. So a crash or a full disk leaves the old folder or the new one, never a part of either.
-A manifest holds a checksum of each file, so that a reader notices a corrupt folder.
+A published folder is written under a temporary name; after each of its files is flushed to disk, it
+is renamed. A folder that it replaces is set aside under a different name until the new one is on
+disk. So a crash or a full disk leaves the old folder or the new one, never a part of either. A
+manifest holds a checksum of each file, so that a reader detects a corrupt folder.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from collections.abc import Callable, Iterator
 MANIFEST = "manifest.json"
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _TEMPORARY = ".tmp-"  # Prefix of a folder that is being written or removed.
-_REPLACED = ".old-"   # Prefix of a whole folder while another one takes its place.
+_REPLACED = ".old-"   # Prefix of a complete folder while a new one replaces it.
 
 
 class Corrupt(Exception):
-  """A folder differs from what was published; the message says how."""
+  """A folder that differs from what was published; the message says how."""
 
 
 def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: dict) -> None:
-  """Publishes the files that `write` writes as `folder`; replaces an earlier folder of that name.
+  """Publishes the files that `write` makes as `folder`; replaces an earlier folder of that name.
 
-  `write` receives a temporary folder; `folder` appears when all of its content is on the disk. The
-  manifest keeps the `facts`, which are JSON-able.
+  `write` gets a temporary folder; `folder` appears when all of its content is on disk. The manifest
+  stores the `facts`, which are JSON-able.
 
   Raises:
-    OSError: the disk is full or fails. After any error, an earlier folder is as it was.
+    OSError: the disk is full or fails. After any error, an earlier folder is unchanged.
   """
   temporary, replaced = _beside(folder, _TEMPORARY), _beside(folder, _REPLACED)
   _put_back(replaced)
@@ -61,8 +61,8 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
-  """Replaces a file; a crash leaves the old one or the new one, never a part."""
-  # Several machines may write to a shared folder, and their processes may have the same number.
+  """Replaces a file; a crash leaves the old or the new one, never a part."""
+  # Processes on different machines may write to a shared folder, and have the same process id.
   temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
   try:
     with temporary.open("wb") as file:
@@ -77,13 +77,13 @@ def write_whole(path: pathlib.Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def created(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a temporary path beside `path`, where the body makes a new file or folder.
+  """Yields a temporary path next to `path`, where the body makes a new file or folder.
 
-  It gets the name `path` when the body ends. If the body raises, it is removed; if the process is
+  It is renamed to `path` when the body ends. If the body raises, it is removed; if the process is
   killed, the temporary one remains.
 
   Raises:
-    FileExistsError: there is something of that name.
+    FileExistsError: `path` already exists.
   """
   if path.exists():
     raise FileExistsError(f"{path} exists")
@@ -102,7 +102,7 @@ def created(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def check(folder: pathlib.Path) -> dict:
-  """Reads every file of a published folder, and returns its facts; raises `Corrupt`."""
+  """Checks every file of a published folder, and returns its facts; raises `Corrupt`."""
   manifest = _manifest(folder)
   for name, expected in manifest["files"].items():
     path = folder / name
@@ -116,7 +116,7 @@ def check(folder: pathlib.Path) -> dict:
 
 
 def is_good(folder: pathlib.Path) -> bool:
-  """Whether a published folder is there, as it was published; reads every file."""
+  """Whether a published folder exists and is intact; reads every file."""
   try:
     check(folder)
     return True
@@ -125,43 +125,43 @@ def is_good(folder: pathlib.Path) -> bool:
 
 
 def facts_of(folder: pathlib.Path) -> dict:
-  """The facts of a published folder; raises `Corrupt`, but does not check its other files."""
+  """Returns the facts of a published folder; raises `Corrupt`, but does not check other files."""
   return _manifest(folder)["facts"]
 
 
 def checksums(folder: pathlib.Path) -> dict[str, str]:
-  """The SHA-256 of each file of a published folder, as its manifest says; raises `Corrupt`."""
+  """Returns the SHA-256 of each file of a published folder from its manifest; raises `Corrupt`."""
   return {name: file["sha256"] for name, file in _manifest(folder)["files"].items()}
 
 
 def published(parent: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Where the published folders of `parent` are, by name; changes nothing.
+  """Returns the paths of the published folders in `parent`, by name; changes nothing.
 
-  Where a replacement was interrupted, that is the place where the earlier folder was set aside.
+  If a replacement was interrupted, the path is where the earlier folder was set aside.
   """
   aside = {path.name.removeprefix(_REPLACED): path for path in parent.glob(f"{_REPLACED}*")}
   return {**aside, **{path.name: path for path in parent.glob("[!.]*")}}
 
 
 def disk_fault(error: Exception) -> str | None:
-  """The fault of the disk, if an error of Python or TensorFlow names one."""
+  """Returns the disk fault that an error of Python or TensorFlow names, if any."""
   return next((words for words in map(os.strerror, _FAULTS) if words in str(error)), None)
 
 
 def remove(folder: pathlib.Path) -> None:
-  """Removes a published folder if it exists; a crash leaves all of it or nothing."""
+  """Removes a published folder if it exists; a crash leaves all or nothing of it."""
   _discard(_beside(folder, _REPLACED))
   _discard(folder)
 
 
 def repair(parent: pathlib.Path) -> None:
-  """Puts back what a crash interrupted; many processes may call it, while none publishes."""
+  """Restores folders after a crash; several processes may call it, as long as none publishes."""
   for replaced in parent.glob(f"{_REPLACED}*"):
     _put_back(replaced)
 
 
 def clean(parent: pathlib.Path) -> None:
-  """Repairs `parent`, and removes what else a crash left in it."""
+  """Repairs `parent`, and removes everything else that a crash left in it."""
   repair(parent)
   for leftover in parent.glob(f"{_REPLACED}*"):
     _discard(leftover)
@@ -176,12 +176,12 @@ def _beside(folder: pathlib.Path, prefix: str) -> pathlib.Path:
 def _put_back(replaced: pathlib.Path) -> None:
   folder = replaced.with_name(replaced.name.removeprefix(_REPLACED))
   if not folder.exists():
-    with contextlib.suppress(FileNotFoundError):  # Another process was faster, or it is missing.
+    with contextlib.suppress(FileNotFoundError):  # A different process was faster, or none exists.
       replaced.rename(folder)
 
 
 def _discard(folder: pathlib.Path) -> None:
-  """Renames a folder and removes it, so that no folder of its name is ever incomplete."""
+  """Renames a folder and removes it, so that the name never has an incomplete folder."""
   if folder.exists():
     temporary = _beside(folder, f"{_TEMPORARY}old-")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -197,7 +197,7 @@ def _manifest(folder: pathlib.Path) -> dict:
       return manifest
   except FileNotFoundError:
     raise Corrupt(f"{MANIFEST} is missing") from None
-  except (ValueError, KeyError, AttributeError, OSError):  # No JSON, or of another form.
+  except (ValueError, KeyError, AttributeError, OSError):  # Not JSON, or not a manifest.
     pass
   raise Corrupt(f"the checksum of {MANIFEST} is wrong")
 
@@ -220,7 +220,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 def to_disk(path: pathlib.Path) -> None:
-  """Forces a file, or the names in a folder, to the disk; raises an OSError if that fails."""
+  """Syncs a file, or the names in a folder, to disk; raises an OSError if that fails."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Exceptions that a user reads as one line, and what helps to write such lines."""
+"""Exceptions that users see as one line, and helpers for writing such lines."""
 
 import difflib
 import os
@@ -9,16 +9,16 @@ from collections.abc import Iterable
 USAGE_STATUS = 2  # The exit status after a bad command line or configuration.
 PREEMPTED_STATUS = 42  # The exit status of a run that was asked to stop, and saved.
 _STDLIB = sysconfig.get_paths()["stdlib"]
-ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # Where the files of this package are.
-# The first words of errors that Keras and AutoGraph raise in place of those that they caught.
+ENGINE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # The folder of this package.
+# The first words of errors that Keras and AutoGraph raise in place of the errors they caught.
 _IN_PLACE_OF_ANOTHER = ("Exception encountered when calling ", "in user code:",
                         "Could not automatically infer the output shape")
-# What TensorFlow raises in place of a UsageError of Python code that an input pipeline calls.
+# TensorFlow's error in place of a UsageError from Python code in an input pipeline.
 _IN_A_PIPELINE = re.compile(r"\{\{function_node .*?[}:] UsageError: (.+)")
 
 
 class OneLineError(Exception):
-  """An error of which a person reads one line, in a notebook as on the command line."""
+  """An error that is shown as one line, in a notebook and on the command line."""
 
   def _render_traceback_(self) -> list[str]:  # IPython's name.
     name = next(each.__name__ for each in type(self).__mro__ if not each.__name__.startswith("_"))
@@ -26,18 +26,18 @@ class OneLineError(Exception):
 
 
 class UsageError(OneLineError):
-  """Bad input, in one line: what the user wrote, what is wrong, what to write instead.
+  """An error in the user's input, in one line: what was written, what is wrong, what to write.
 
-  The command line prints the message alone and ends with status 2; `--debug` adds a traceback.
+  The command line prints only the message and ends with status 2; `--debug` adds a traceback.
   """
 
 
 class RunFailed(OneLineError):
-  """A run that cannot go on, in one line; the command line ends with exit status 1."""
+  """A failure of a run that cannot continue, in one line; the exit status is 1."""
 
 
 class Preempted(OneLineError):
-  """The run was asked to stop, and saved its state at `step`."""
+  """The end of a run that was asked to stop, and saved its state at `step`."""
 
   def __init__(self, step: int):
     super().__init__(f"stopped at step {step}, which is saved")
@@ -45,7 +45,7 @@ class Preempted(OneLineError):
 
 
 def at_least_one(owner: str, **values: int | None) -> None:
-  """Raises a `UsageError` for the first of the owner's parameters below 1; None is no value."""
+  """Raises a `UsageError` for the first of the owner's parameters below 1; None is allowed."""
   for name, value in values.items():
     if value is not None and value < 1:
       raise UsageError(f"{owner}.{name} = {value}: must be at least 1")
@@ -59,28 +59,20 @@ def above_zero(owner: str, **values: float) -> None:
 
 
 def from_0_to_1(owner: str, **values: float) -> None:
-  """Raises a `UsageError` for the first of the owner's parameters that is not from 0 to 1."""
+  """Raises a `UsageError` for the first of the owner's parameters outside [0, 1]."""
   for name, value in values.items():
     if not 0 <= value <= 1:
       raise UsageError(f"{owner}.{name} = {value}: must be from 0 to 1")
 
 
-def no_class(owner: str, **values: object) -> None:
-  """Raises a `UsageError` for the first of the owner's parameters that gin gives as a class."""
-  for name, value in values.items():
-    if isinstance(value, type):
-      raise UsageError(f"{owner}.{name} = @{value.__name__}: write brackets behind it, "
-                       f"@{value.__name__}()")
-
-
 def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
-  """A hint such as ` Did you mean 'mirrored'?`, or the empty string if no candidate is similar.
+  """Returns a hint such as ` Did you mean 'mirrored'?`, or '' if no candidate is similar.
 
-  Names that are alike by their nature need a higher `cutoff`, of at most 1.
+  Names that naturally resemble each other need a higher `cutoff`, up to 1.
   """
   names = list(candidates)
   near = difflib.get_close_matches(word.lower(), {name.lower() for name in names}, 1, cutoff)
-  # Among names that differ only in their capitals, the one whose capitals are most alike.
+  # Among names that differ only in case, take the one whose case matches best.
   alike = difflib.get_close_matches(word, [name for name in names if name.lower() in near], 1, 0.0)
   # `lr` means `learning_rate`.
   short = [name for name in names if "_" in name and word == "".join(
@@ -89,10 +81,10 @@ def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-  """The error, the one in place of which it was raised, and so on; the last is the cause.
+  """Returns the error, the error that it replaced, and so on; the last is the cause.
 
-  gin, Keras, AutoGraph and input pipelines raise such errors, with other messages. An error that a
-  user raises from another one is a cause of its own.
+  gin, Keras, AutoGraph and input pipelines replace errors by their own, with different messages. An
+  error that a user raises `from` an earlier one is itself a cause.
   """
   chain = [error]
   while (inner := chain[-1].__context__) and _replaces(chain[-1], inner):
@@ -107,21 +99,23 @@ def _replaces(error: BaseException, inner: BaseException) -> bool:
   # An error that cannot be made again from a message alone leads to a TypeError about that.
   if message.startswith((*_IN_PLACE_OF_ANOTHER, f"{type(inner).__name__}.__init__() missing ")):
     return True
+  if "ExceptionProxy.__init__() takes " in message:  # gin's class of such errors.
+    return True
   same = type(error).__name__ == type(inner).__name__
   return same and bool(str(inner)) and str(error).startswith(str(inner))
 
 
 def first_line(error: BaseException) -> str:
-  """The first line of the message of the error's cause; gin appends lines of its own."""
+  """Returns the first line of the message of the error's cause; gin appends more lines."""
   cause = chain_of(error)[-1]
   return (str(cause).strip() or type(cause).__name__).splitlines()[0]
 
 
 def is_foreign(file: str) -> bool:
-  """Whether a source file belongs to Python or an installed package, and not to the user."""
+  """Whether a source file belongs to Python or an installed package, rather than the user."""
   return "site-packages" in file or "dist-packages" in file or _STDLIB in file
 
 
 def is_of_user(file: str) -> bool:
-  """Whether a source file exists and is the user's: neither foreign nor of this package."""
+  """Whether a source file exists and is the user's: neither foreign nor part of this package."""
   return os.path.isfile(file) and not is_foreign(file) and not file.startswith(ENGINE)

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, and what answers the signals that ask to stop."""
+"""Child processes that end with their parent, and handling of signals that request a stop."""
 
 import contextlib
 import ctypes
@@ -17,19 +17,22 @@ from typing import Any
 GRACE_SECONDS = 30.0
 """The time that processes have to end by themselves, because one may be saving.
 
-It is also that of Kubernetes and Slurm.
+Kubernetes and Slurm use the same.
 """
+
+GIVING_UP_SECONDS = 10.0
+"""The time after a signal during which this process still waits for others."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1) -> Callable[[], None]:
-  """A function that a new process calls, so that Linux sends it a signal when this one dies.
+  """Returns a function for a new process to call, so that Linux signals it when this one dies.
 
-  It can be sent to the new process, or be its `preexec_fn`: it makes only system calls, so that it
-  is safe in a fork of a process with threads. On other systems it does nothing. `exit_status` is
-  that of the new process if this one is dead by then.
+  It can be pickled, or be the `preexec_fn`: it makes only system calls, so it is safe in a fork of
+  a process with threads. On other systems it does nothing. The new process exits with
+  `exit_status` if this one is already dead.
   """
   return functools.partial(_end_with, os.getpid(), number, exit_status)
 
@@ -37,21 +40,21 @@ def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1) -> Calla
 def _end_with(parent: int, number: int, exit_status: int) -> None:
   if _libc is not None:
     _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # It died before the call of prctl.
+    if os.getppid() != parent:  # The parent died before the call of prctl.
       os._exit(exit_status)
 
 
 class Child:
-  """A command in a session of its own, which ends with this process, see `end_with_parent`.
+  """A command in its own session, which ends with this process, see `end_with_parent`.
 
   Ctrl-C does not reach it: this process decides when it ends. Its stderr goes where its stdout
-  goes, line by line if it is a Python program.
+  goes, unbuffered if it is a Python program.
 
   Args:
     command: the words of the command.
-    environment: variables besides those of this process.
-    end_signal: what it gets when this process dies.
-    end_status: its exit status if this process dies before it begins.
+    environment: variables to add to those of this process.
+    end_signal: the signal it gets when this process dies.
+    end_status: its exit status if this process dies before it starts.
     options: further arguments of `subprocess.Popen`.
 
   Attributes:
@@ -65,10 +68,10 @@ class Child:
                end_signal: int = signal.SIGKILL, end_status: int = 1, **options: Any):
     with_parent = end_with_parent(end_signal, end_status)
 
-    def before_the_command() -> None:  # Only system calls, too.
+    def before_the_command() -> None:  # Also makes only system calls.
       with_parent()
-      signal.pthread_sigmask(signal.SIG_SETMASK, [])  # A worker of Ray blocks signals.
-      for number in (signal.SIGINT, signal.SIGTERM):  # One of Spark ignores some.
+      signal.pthread_sigmask(signal.SIG_SETMASK, [])  # Workers of Ray block signals.
+      for number in (signal.SIGINT, signal.SIGTERM):  # Workers of Spark ignore some.
         signal.signal(number, signal.SIG_DFL)
 
     self.process = subprocess.Popen(
@@ -77,17 +80,17 @@ class Child:
         **{"stdin": subprocess.DEVNULL, **options})
 
   def send_signal(self, number: int) -> None:
-    """Sends a signal to the process and to all processes that it started."""
+    """Sends a signal to the process and to all processes it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
       os.killpg(self.process.pid, number)
 
   def wait(self) -> int:
-    """Waits for the end of the process; returns its status, or 128 + n after signal n."""
+    """Waits for the process to end; returns its status, or 128 + n after signal n."""
     status = self.process.wait()
     return status if status >= 0 else 128 - status
 
   def end(self, deadline: float) -> None:
-    """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
+    """Waits for the process to end until `deadline`, on the monotonic clock; then kills it."""
     try:
       self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -97,9 +100,9 @@ class Child:
 
 @contextlib.contextmanager
 def spawning(*withheld: int) -> Iterator[None]:
-  """In the body, processes that `multiprocessing` spawns do not run this program's own file.
+  """Keeps processes that `multiprocessing` spawns in the body from running this program's file.
 
-  They never get the signals `withheld`, which may reach all processes: this one ends them.
+  They never get the signals `withheld`, which may reach all processes; this process ends them.
   """
   before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
   resource_tracker.ensure_running()  # It unblocks signals when it starts.
@@ -112,9 +115,33 @@ def spawning(*withheld: int) -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class GivenUp(BaseException):
+  """The end of a wait for something outside of this process, because it was asked to stop."""
+
+
+_given_up = threading.Event()
+
+
+def gives_up() -> bool:
+  """Whether this process was asked to stop so long ago that it should wait no longer."""
+  return _given_up.is_set()
+
+
+@contextlib.contextmanager
+def giving_up() -> Iterator[Callable[[], None]]:
+  """Yields a function; some seconds after it is called, `gives_up` is true in the body."""
+  timer = threading.Timer(GIVING_UP_SECONDS, _given_up.set)
+  timer.daemon = True
+  try:
+    yield timer.start
+  finally:
+    timer.cancel()
+    _given_up.clear()
+
+
 @contextlib.contextmanager
 def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
-  """In the body, SIGINT and SIGTERM call `receive` with their number; for the main thread."""
+  """Makes SIGINT and SIGTERM call `receive` with their number in the body; main thread only."""
   previous = {number: signal.signal(number, lambda number, frame: receive(number))
               for number in (signal.SIGINT, signal.SIGTERM)}
   try:
@@ -126,10 +153,10 @@ def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_heard(hear: Callable[[int], None]) -> Iterator[None]:
-  """In the body, `hear` is called with the number of each SIGINT and SIGTERM, in another thread.
+  """Calls `hear` with the number of each SIGINT and SIGTERM in the body, in a separate thread.
 
   It is called at once, while a handler waits for the main thread's call into C to return. Both
-  signals must have a handler; for the main thread.
+  signals must have a handler. For the main thread only.
   """
   listening, calling = os.pipe()
 

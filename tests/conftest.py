@@ -59,6 +59,7 @@ def restored():
   keras.config.set_dtype_policy("float32")
   tf.config.run_functions_eagerly(False)
   context.run.is_loaded = context.run.is_program = False
+  context.run.outside.step = 0
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """README, the pages of `docs` and the heads of gin files: their blocks of code and commands."""
 
 import dataclasses
+import difflib
 import pathlib
 import re
 import shlex
@@ -84,6 +85,27 @@ COMMANDS |= {f"{file.name}: {shlex.join(words)}": words
              for words in commands_of_head(file)}
 
 
+def anchors_of(page: pathlib.Path) -> set[str]:
+  """The anchors of a page's headings, as the site and GitHub make them."""
+  text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+  headings = re.findall(r"^(?:# )?#+ (.+)$", text, re.MULTILINE)  # A notebook's begin with "# ".
+  return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def values_of(words: list[str], flag: str) -> list[str]:
   """The values of a flag that may be given several times."""
   return [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+
+
+def changes(before: str, after: str) -> list[str]:
+  """The lines of a diff between two programs of `tests/programs`."""
+  old, new = ((ROOT / f"tests/programs/{name}.py").read_text().splitlines()
+              for name in (before, after))
+  return list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]
+
+
+def diff_of(page: str) -> list[str]:
+  """The lines of the diff that a page of "How-to" shows."""
+  (block,) = (block for block in blocks_of(ROOT / f"docs/howto/{page}.md")
+              if block.language == "diff")
+  return block.text.splitlines()

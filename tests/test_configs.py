@@ -6,6 +6,7 @@ import re
 
 import replicator
 from replicator.app import config
+from replicator.configuration import checks, statements
 from replicator.strategies import strategy
 from replicator.tools.sweeps import space, sweep, sweep_file
 from tests.experiments.tiny_gans import GANS
@@ -25,7 +26,9 @@ OTHERS = {"bigan": "bigan", "bigbigan": "bigbigan", "biggan": "gan", "cyclegan":
           "dcgan": "gan", "gan": "gan", "logan": "logan", "r3gan": "r3gan", "sngan": "sngan",
           "vqgan": "vqgan", "wgangp": "gan", "resnet": "resnet", "self": "self_supervision",
           "maml": "maml", "diffusion": "diffusion", "dmd2": "dmd2"}
-MAINS = {begin: getattr(importlib.import_module(f"experiments.{name}"), name)
+for experiment in {*AGENTS.values(), *OTHERS.values()}:
+  importlib.import_module(f"experiments.{experiment}")
+MAINS = {begin: gin.get_configurable(f"train_{name}")
          for begin, name in {**AGENTS, **OTHERS}.items()}
 TRAINED = {"d4pg_pendulum", *(tiny.file for tiny in GANS.values())}  # In tests/experiments.
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -41,6 +44,32 @@ def begin(path: pathlib.Path) -> str:
 
 FILES = [path for path in sorted(CONFIGS.glob("*_*.gin"))  # Others include the two.
          if begin(path) in MAINS and path.stem not in ("self_supervision", "world_model")]
+
+
+def references() -> dict[tuple[str, str], tuple[str, str]]:
+  """References in the files, by what they are bound to: the file, and with the other brackets."""
+  found = {}
+  for path in FILES:
+    config.parse([str(path)], [])
+    for binding in checks.effective(statements.last_read()):
+      for each in binding.references():
+        name = "/".join([*each.scopes, each.configurable.name])
+        other = f"@{name}{'' if each.evaluate else '()'}"
+        found[binding.name, name] = (
+            str(path), f"[{other}]" if isinstance(binding.value, list) else other)
+  return found
+
+
+def test_the_wrong_brackets_are_refused_with_the_right_ones():
+  found = references()
+  assert len(found) > 60
+  for (name, _), (file, other) in found.items():
+    if (name, other) == ("train_dmd2.data", "@GaussianMixture()"):  # Its type says nothing.
+      continue
+    with pytest.raises(replicator.UsageError) as error:
+      config.parse([file], [f"{name} = {other}"])
+    right = other.replace("()", "") if "()" in other else re.sub(r"([\w/]+)", r"\1()", other)
+    assert str(error.value).endswith(f" Write {right}")
 
 
 def test_there_is_a_file_for_every_strategy():
@@ -99,29 +128,32 @@ R3GAN = [f"R3GAN{network}.{option} = %{option.upper()}"
          for network in ("Generator", "Discriminator") for option in ("widths", "groups")]
 TINY = {
     "gan": R3GAN,
-    "bigbigan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
+    "bigbigan": ["BigGANGenerator.base_channels = 2", "BigGANDiscriminator.base_channels = 2",
                  "BigBiGANDiscriminator.units = 8", "BigBiGANDiscriminator.layers = 2",
-                 "BigBiGANEncoder.width = 2", "BigBiGANEncoder.units = 8",
-                 "BigBiGAN.discriminator_updates = 1", "bigbigan.held_out = 0.25"],
-    "logan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
-              "BigGANDeepGenerator.width = 4", "BigGANDeepDiscriminator.width = 4",
+                 "BigBiGANEncoder.base_channels = 2", "BigBiGANEncoder.units = 8",
+                 "BigBiGAN.discriminator_updates = 1", "train_bigbigan.validation_split = 0.25"],
+    "logan": ["SNGANGenerator.width_multiplier = 0.0625",
+              "SNGANDiscriminator.width_multiplier = 0.0625",
+              "BigGANDeepGenerator.base_channels = 4", "BigGANDeepDiscriminator.base_channels = 4",
               "LOGAN.discriminator_updates = 1"],
-    "biggan": ["BigGANGenerator.width = 2", "BigGANDiscriminator.width = 2",
+    "biggan": ["BigGANGenerator.base_channels = 2", "BigGANDiscriminator.base_channels = 2",
                "GAN.discriminator_updates = 1"],
-    "cyclegan": ["CycleGANGenerator.width = 2", "CycleGANGenerator.blocks = 1",
-                 "PatchDiscriminator.width = 2", "Replicator.jit_compile = False"],
-    "dcgan": ["DCGANGenerator.width = 2", "DCGANDiscriminator.width = 2"],
+    "cyclegan": ["CycleGANGenerator.base_channels = 2", "CycleGANGenerator.blocks = 1",
+                 "PatchDiscriminator.base_channels = 2", "Replicator.jit_compile = False"],
+    "dcgan": ["DCGANGenerator.base_channels = 2", "DCGANDiscriminator.base_channels = 2"],
     "r3gan": R3GAN,
-    "vqgan": ["VQGANAutoencoder.width = 2", "PatchDiscriminator.width = 2"],
-    "sngan": ["SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.0625",
-              "Encoder.width = 0.0625", "SNGAN.discriminator_updates = 1"],
-    "resnet": ["ResNet.width = 0.0625", "train.eval_every = 1"],
-    "self": ["ResNet.width = 0.0625", "SelfSupervision.hidden = (8,)", "train.eval_every = 1",
+    "vqgan": ["VQGANAutoencoder.base_channels = 2", "PatchDiscriminator.base_channels = 2"],
+    "sngan": ["SNGANGenerator.width_multiplier = 0.0625",
+              "SNGANDiscriminator.width_multiplier = 0.0625",
+              "Encoder.width_multiplier = 0.0625", "SNGAN.discriminator_updates = 1"],
+    "resnet": ["ResNet.width_multiplier = 0.0625", "train.eval_every = 1"],
+    "self": ["ResNet.width_multiplier = 0.0625", "SelfSupervision.hidden_sizes = (8,)",
+             "train.eval_every = 1",
              "FeatureEvaluator.neighbors = 1", "train.global_batch_size = 2"],
     **dict.fromkeys(AGENTS, (
         "Policy.sizes = (8, 8)", "Critic.sizes = (8, 8)", "ActionValues.sizes = (8, 8)",
         "SequenceReplay.length = 4", "Dreamer.horizon = 2",
-        "Replay.capacity = 100", "RateLimiter.start = 64", "train.global_batch_size = 8",
+        "Replay.capacity = 100", "RateLimiter.learning_starts = 64", "train.global_batch_size = 8",
         "Replicator.jit_compile = False", "train.steps_per_call = 1")),
 }
 NEEDS = {"dqn_minatar": ["minatar"], "dqn_atari": ["ale_py", "cv2"],
@@ -169,13 +201,13 @@ def test_configuration_takes_a_step(path, tmp_path, monkeypatch):
       *(["ImageFolder.resolution = 32"] if path.stem.endswith("imagenet128") else [])])
   MAINS[begin(path)](str(tmp_path / "run"))
   *before, last = rows(tmp_path / "run")
-  losses = [last[name] for name in ("discriminator", "generator", "loss", "value") if name in last]
+  losses = [value for name, value in last.items() if name.startswith("loss/") or name == "value"]
   assert losses and np.isfinite(losses).all()
   if begin(path) == "resnet":
     assert last["eval/top1"] <= last["eval/top5"] <= 1
     assert before[0]["eval/loss"] != last["eval/loss"]
   if begin(path) == "self":
-    assert 0 <= last["eval/knn"] <= 1
+    assert 0 <= last["eval/knn_accuracy"] <= 1
 
 
 def test_a_file_that_others_include_binds_nothing_of_its_experiment():
@@ -183,4 +215,5 @@ def test_a_file_that_others_include_binds_nothing_of_its_experiment():
   bases = [CONFIGS / f"{name}.gin" for name in {*AGENTS.values(), *OTHERS.values()}]
   texts = {path.stem: path.read_text() for path in bases if path.exists()}
   assert {"sac", "sngan"} <= texts.keys()
-  assert not [name for name, text in texts.items() if re.search(rf"^{name}\.", text, re.MULTILINE)]
+  assert not [name for name, text in texts.items() if re.search(rf"^train_{name}\.", text,
+                                                                re.MULTILINE)]

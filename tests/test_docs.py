@@ -22,7 +22,7 @@ from replicator.console import gin_files, programs
 from replicator.tools.sweeps import sweep_file
 from tests import pages
 from tests.pages import BLOCKS, COMMANDS, PAGES, ROOT, STEP, Block
-from tests.programs import logs
+from tests.programs import logs, reference
 
 import gin
 import numpy as np
@@ -38,7 +38,8 @@ for name in ("bigan", "bigbigan", "cyclegan", "d4pg", "diffusion", "dmd2", "doma
 GUARDED = re.compile(r'\nif __name__ == "__main__":\n  (replicator\.)?app\.run\(')
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))  # The site executes them.
 FEW_STEPS = {"train.steps": 4, "train.log_every": 2, "train.eval_every": 2,
-             "train.checkpoint_every": 2}
+             "train.checkpoint_every": 2, "train.steps_per_call": 1,
+             "Replicator.jit_compile": False}
 
 
 # ---- Every block --------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ def test_every_block_runs_or_is_marked_as_a_fragment():
 
 def test_readme_takes_three_minutes():
   assert len(pages.README.read_text().splitlines()) <= 200
-  assert len(STEP.text.strip().splitlines()) <= 30
+  assert len(STEP.text.strip().splitlines()) <= 75
 
 
 # ---- Programs -----------------------------------------------------------------------------------
@@ -80,26 +81,45 @@ def params(values: dict[str, object]) -> list[str]:
   return [f"--gin_param={name} = {value!r}" for name, value in values.items()]
 
 
-TWO_REPLICAS = params({"train.steps": 20, "train.log_every": 10, "Replicator.strategy": "mirrored",
-                       "Replicator.logical_cpus": 2})
+TWO_REPLICAS = params({"train.steps": 20, "train.log_every": 10, "train.eval_every": 20,
+                       "Replicator.strategy": "mirrored", "Replicator.logical_cpus": 2})
 
 
 def test_custom_step_trains_on_two_replicas(tmp_path, monkeypatch):
   rows = run(STEP, TWO_REPLICAS, tmp_path, monkeypatch)
-  assert [row["step"] for row in rows] == [10, 20]
-  assert np.isfinite([[row["d"], row["ge"]] for row in rows]).all()
+  losses = ("loss/discriminator", "loss/generator", "loss/encoder")
+  trained = [row for row in rows if losses[0] in row]
+  assert [row["step"] for row in trained] == [10, 20]
+  assert np.isfinite([[row[name] for name in losses] for row in trained]).all()
+  error = "eval/reconstruction_error"
+  measured = [row[error] for row in rows if error in row]
+  assert len(measured) == 2 and np.isfinite(measured).all()
+  assert (tmp_path / "run/samples/step-00000020.png").exists()
 
 
-# `replay.py` takes a run that failed: see `tests/test_howto.py`.
-@pytest.mark.parametrize("block", [block for block in pages.PROGRAMS if block is not STEP
-                                   and block.title != "replay.py"], ids=lambda block: block.title)
+def test_a_step_trains_in_every_precision(tmp_path, monkeypatch):
+  losses = {}
+  for precision in ("float64", "float32", "mixed_bfloat16", "mixed_float16"):
+    (tmp_path / precision).mkdir()
+    rows = run(pages.FILES["in_any_precision.py"],
+               ["--eager", *params({"train.steps": 2, "train.log_every": 1,
+                                    "train.precision": precision})],
+               tmp_path / precision, monkeypatch)
+    losses[precision] = [row["loss"] for row in rows]
+  assert np.isfinite(losses["float64"]).all()  # Its initial weights are others.
+  for half in ("mixed_bfloat16", "mixed_float16"):
+    np.testing.assert_allclose(losses[half], losses["float32"], rtol=0.02)
+
+
+@pytest.mark.parametrize("block", [block for block in pages.PROGRAMS if block is not STEP],
+                         ids=lambda block: block.title)
 def test_program_runs(block, tmp_path, monkeypatch, capsys):
   if "app.run(" in block.text:
     shown = next((words for words in COMMANDS.values() if words[:2] == ["python", block.title]), [])
     flags = [flag for flag in shown[2:] if not flag.startswith("--gin_param=train.")]
     sets_steps = " steps=" in block.text  # Then gin cannot.
     rows = run(block, flags + ([] if sets_steps else params(FEW_STEPS)), tmp_path, monkeypatch)
-    logged = [row["step"] for row in rows if "loss" in row]
+    logged = [row["step"] for row in rows if any(name.startswith("loss") for name in row)]
     assert len(logged) > 1 if sets_steps else logged == [2, 4]
     return
   exec(compile(block.text, block.where, "exec"), {})
@@ -107,6 +127,21 @@ def test_program_runs(block, tmp_path, monkeypatch, capsys):
   following = [each for each in BLOCKS[BLOCKS.index(block) + 1:][:1] if each.where.startswith(page)]
   if following and following[0].language == "text":
     assert capsys.readouterr().out == following[0].text
+
+
+def test_the_diff_of_the_readme_is_of_the_ported_gan():
+  ported = pages.changes("keras_gan", "keras_gan_ported")
+  (shown,) = (block.text.splitlines() for block in BLOCKS
+              if block.language == "diff" and block.where.startswith("README"))
+  assert len(shown) > 8 and not [line for line in shown if line not in ported]
+
+
+def test_the_notebooks_have_the_cells_of_the_tutorials():
+  jupytext = pytest.importorskip("jupytext")  # Of the extra `docs`.
+  for tutorial in TUTORIALS:
+    written, notebook = jupytext.read(tutorial), jupytext.read(tutorial.with_suffix(".ipynb"))
+    assert ([cell.source for cell in written.cells] == [cell.source for cell in notebook.cells]), (
+        f"{tutorial.name}: python -m tests.programs.notebooks")
 
 
 # ---- Commands -----------------------------------------------------------------------------------
@@ -248,18 +283,35 @@ def test_every_public_name_is_in_the_reference():
   assert app.run.__doc__ and app.main_of.__doc__
 
 
-def test_every_part_of_models_that_gin_knows_is_in_the_reference():
+def test_the_page_of_all_names_is_what_the_code_says():
+  assert (ROOT / "docs/reference/names.md").read_text() == reference.document(), reference.COMMAND
+
+
+def test_every_part_that_gin_knows_is_in_the_reference():
   text = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
   parts = [f"::: {'.'.join(file.relative_to(ROOT).with_suffix('').parts)}.{node.name}\n"
-           for file in (ROOT / "models").rglob("*.py") for node in ast.parse(file.read_text()).body
+           for folder in ("models", "experiments")
+           for file in (ROOT / folder).rglob("*.py") for node in ast.parse(file.read_text()).body
            if "gin.configurable" in map(ast.unparse, (
                getattr(each, "func", each) for each in getattr(node, "decorator_list", ())))]
-  assert len(parts) > 60 and not [part for part in parts if part not in text]
+  assert len(parts) > 100 and not [part for part in parts if part not in text]
+
+
+def test_the_scopes_of_each_experiment_are_in_the_reference():
+  page = (ROOT / "docs/reference/experiments.md").read_text()
+  rows = re.findall(r"^\| `experiments.(\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+  assert len(rows) > 20
+  for name, listed in rows:
+    file = ROOT / "experiments" / f"{name}.py"
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    scopes = [keyword.arg for call in calls if ast.unparse(call.func).endswith("wrap_optimizers")
+              for keyword in call.keywords if keyword.arg not in (None, "policy_delay")]
+    assert set(scopes) <= set(re.findall(r"`(\w+)/`", listed)), name
 
 
 def test_the_index_of_the_reference_has_the_names_of_each_page():
   index = (ROOT / "docs/reference/index.md").read_text()
-  home = r"(?:replicator\.(?:step|training|tools)|models)\.(?:\w+\.)+"
+  home = r"(?:replicator\.(?:step|training|tools)|models|experiments)\.(?:\w+\.)+"
   for page in (ROOT / "docs/reference").glob("*.md"):
     names = re.findall(rf"^::: (?:{home}|replicator\.)([\w.]+)$", page.read_text(), re.MULTILINE)
     row = re.search(rf"\]\({page.name}\) \| (.*) \|$", index, re.MULTILINE)
@@ -275,18 +327,30 @@ def test_extras_are_installed_from_the_clone():
       assert set(named.split(",")) <= set(setup["options.extras_require"]), page.name
 
 
+def test_every_claim_has_a_test_that_exists():
+  text = (ROOT / "docs/explain/claims.md").read_text()
+  rows = re.findall(r"^\| .+ \| `(tests/.+\.py)::(test_\w+)` \|$", text, re.MULTILINE)
+  assert len(rows) >= 20 and len(rows) == text.count("::")
+  for file, name in rows:
+    assert f"\ndef {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
 def test_every_page_is_in_the_navigation():
   navigation = (ROOT / "mkdocs.yml").read_text()
   for page in [*(ROOT / "docs").rglob("*.md"), *TUTORIALS]:
     assert f" {page.relative_to(ROOT / 'docs')}" in navigation, page.name
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TUTORIALS], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *TUTORIALS, ROOT / "CHANGELOG.md"],
+                         ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
   text = page.read_text()
   named = re.findall(r"\b((?:configs|benchmarks|docs|experiments|tests)/[\w/]+\.\w+)", text)
-  links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
   for name in named:
     assert (ROOT / name).exists(), name
-  for link in links:
-    assert link.startswith("https://") or (page.parent / link).exists(), link
+  for link in re.findall(r"\]\(([^)]+)\)", text):
+    file, _, anchor = link.partition("#")
+    linked = page.parent / file if file else page
+    assert link.startswith("https://") or linked.exists(), link
+    if anchor and not link.startswith("https://"):
+      assert anchor in pages.anchors_of(linked), link

@@ -18,8 +18,9 @@ SHORT = [f"--gin_param={binding}" for binding in (
     "train.steps = 2", "train.log_every = 1", "train.eval_every = 2", "train.checkpoint_every = 2",
     "train.steps_per_call = 1", "train.global_batch_size = 16")]
 SMALL_AGENT = [f"--gin_param={binding}" for binding in (
-    "Replicator.jit_compile = False", "RateLimiter.start = 60", "Environments.episode_steps = 25",
-    "Exploration.random_steps = 40", "EpisodeEvaluator.episodes = 1")]
+    "Replicator.jit_compile = False", "RateLimiter.learning_starts = 60",
+    "Environments.max_episode_steps = 25", "Exploration.random_steps = 40",
+    "EpisodeEvaluator.episodes = 1")]
 
 
 @pytest.fixture

@@ -1,29 +1,22 @@
 """A program of Keras, and what the page on Keras makes of it."""
 
-import difflib
 import re
 
 import replicator
 from replicator.app import config
+from tests.pages import changes, diff_of
 from tests.programs import keras_gan, keras_gan_ported
-from tests.python_files import ROOT
 
 import tensorflow as tf
 
 MOST_LINES = 25
 
 
-def changes() -> list[str]:
-  before, after = ((ROOT / "tests/programs" / f"{name}.py").read_text().splitlines()
-                   for name in ("keras_gan", "keras_gan_ported"))
-  return list(difflib.unified_diff(before, after, lineterm="", n=0))[2:]
-
-
 def test_the_page_shows_the_few_lines_that_change():
-  page = (ROOT / "docs/howto/keras.md").read_text()
-  assert re.search(r"```diff\n(.*?)\n```", page, re.DOTALL)[1] == "\n".join(changes())
+  shown = diff_of("keras")
+  assert shown == changes("keras_gan", "keras_gan_ported")
   for sign in "+-":
-    assert len([line for line in changes() if line.startswith(sign)]) <= MOST_LINES
+    assert len([line for line in shown if line.startswith(sign)]) <= MOST_LINES
 
 
 def test_the_program_of_keras_trains():

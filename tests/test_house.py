@@ -22,12 +22,12 @@ ENGINE = [
     {"doctor"},
 ]
 MODELS = [
-    {"vision.images", "metrics.distances", "gan.losses", "gan.latents",
-     "rl.environments", "rl.replay", "rl.networks"},
+    {"vision.images", "metrics.distances", "gan.losses", "rl.environments", "rl.replay",
+     "rl.networks"},
     {"vision.files", "vision.builtin", "vision.shards", "vision.augmentation", "gan.networks",
-     "rl.acting", "rl.world_model"},
+     "gan.latents", "rl.acting", "rl.world_model"},
     {"vision.sources", "vision.classification", "gan.augmentation", "gan.penalties",
-     "rl.actor_pool"},
+     "rl.actor_pool", "rl.recording", "rl.rate_limiter"},
     {"diffusion.networks", "diffusion.edm", "diffusion.distillation"},
     {"vision.convert", "vision.preview", "vision.self_supervision", "metrics.extractors",
      "metrics.images", "rl.agents"},

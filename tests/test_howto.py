@@ -18,8 +18,9 @@ from PIL import Image
 
 STEPS = ["train.steps = 4", "train.log_every = 1", "train.eval_every = 0",
          "train.checkpoint_every = 2", "train.global_batch_size = 16"]
-DIGITS = [*STEPS, "SNGANGenerator.width = 0.0625", "SNGANDiscriminator.width = 0.125",
-          "Encoder.width = 0.125", "SNGAN.discriminator_updates = 1"]
+DIGITS = [*STEPS, "SNGANGenerator.width_multiplier = 0.0625",
+          "SNGANDiscriminator.width_multiplier = 0.125",
+          "Encoder.width_multiplier = 0.125", "SNGAN.discriminator_updates = 1"]
 EAGER = "--eager"  # To compile a step takes longer than these few steps do.
 NARROW = [f"R3GAN{network}.{setting}" for network in ("Generator", "Discriminator")
           for setting in ("widths = (8, 8, 8, 8, 8, 8, 8)", "blocks = 1")]
@@ -67,7 +68,7 @@ def test_a_gan_trains_on_own_images_of_256_pixels(heading, data, classes, tmp_pa
   (words,) = commands("images", heading)
   assert "data        ImageFolder, " in typed(tmp_path, words, EAGER, bindings=IMAGES)
   (run,) = (tmp_path / "runs").iterdir()
-  assert np.isfinite(logs.rows(run)[-1]["generator"])
+  assert np.isfinite(logs.rows(run)[-1]["loss/generator"])
 
 
 @pytest.mark.slow
@@ -85,23 +86,23 @@ def test_a_run_stops_early_is_sampled_at_its_best_and_resumes_on_other_replicas(
   assert sum(name.endswith(".png") for name in names) == 20
   printed = typed(tmp_path, resume, EAGER, bindings=[*DIGITS, "Replicator.logical_cpus = 2"])
   assert "mirrored, 2 replicas" in printed
-  steps = [row["step"] for row in logs.rows(tmp_path / "runs/digits") if "generator" in row]
+  steps = [row["step"] for row in logs.rows(tmp_path / "runs/digits") if "loss/generator" in row]
   assert steps == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
 def test_an_agent_trains_in_an_environment_with_arguments_and_wrappers(tmp_path):
   (tmp_path / "models").mkdir()
-  for block in pages.blocks_of(pages.ROOT / "docs/howto/agents.md"):
-    if block.title or "my_wrappers" in block.text:
+  for block in pages.blocks_of(pages.ROOT / "docs/howto/environments.md"):
+    if block.title or (block.language == "gin" and "my_wrappers" in block.text):
       (tmp_path / (block.title or "my_car.gin")).write_text(block.text)
-  words, *_ = commands("agents", "Environments")
+  words, *_ = commands("environments", "Choose one")
   typed(tmp_path, words, EAGER, f"--workdir={tmp_path / 'run'}", bindings=[
-      *STEPS, "RateLimiter.start = 1100", "Exploration.random_steps = 1100",
+      *STEPS, "RateLimiter.learning_starts = 1100", "Exploration.random_steps = 1100",
       "train.eval_every = 4", "EpisodeEvaluator.episodes = 1",
       "Replicator.jit_compile = False", "train.steps_per_call = 1"])
   last = logs.rows(tmp_path / "run")[-1]
-  assert np.isfinite(last["critics"]) and last["environment_steps"] >= 1100
+  assert np.isfinite(last["loss/critics"]) and last["environment_steps"] >= 1100
   assert 10 < abs(last["eval/return"]) < 100  # By 0.1 in each of 1,000 steps at most.
 
 
@@ -130,7 +131,7 @@ def test_a_sweep_is_compared(tmp_path):
   sweep, _ = commands("sweeps", "Run a sweep")
   (compare,) = commands("sweeps", "Compare trials, or any runs")
   params = ["sweep.seeds = [1]", "sweep.grid = {'SNGAN.latent_dim': [8, 12]}",
-            "sweep.metric = 'encoder'", f"sweep.params = {DIGITS}"]
+            "sweep.metric = 'loss/encoder'", f"sweep.params = {DIGITS}"]
   printed = typed(tmp_path, sweep, *(f"--sweep_param={param}" for param in params))
   assert "2 of 2 done" in printed
   assert "SNGAN.latent_dim" in typed(tmp_path, compare)
@@ -139,12 +140,14 @@ def test_a_sweep_is_compared(tmp_path):
 
 @pytest.mark.slow
 def test_a_step_that_is_not_finite_is_run_again(tmp_path):
-  train, replay = commands("nan", "Run the failing step again")
-  (tmp_path / replay[1]).write_text(pages.FILES[replay[1]].text)
-  broken = [*DIGITS, "LinearDecay.learning_rate = 1e38",  # The encoder's: step 2 fails, not step 1.
-            "discriminator/LinearDecay.learning_rate = 0.0",
-            "generator/LinearDecay.learning_rate = 0.0"]
-  assert "error: step 2: encoder is nan" in typed(
+  (replay,) = commands("nan", "Run the failing step again")
+  train = ["python", "-m", "experiments.sngan", "--gin_file=sngan_digits.gin",
+           "--workdir=runs/digits"]
+  broken = [*DIGITS, "linear.initial = 1e38",  # The encoder's: step 2 fails, not step 1.
+            "discriminator/linear.initial = 0.0", "generator/linear.initial = 0.0"]
+  assert "error: step 2: loss/encoder is nan" in typed(
       tmp_path, train, EAGER, bindings=broken, status=1)
-  typed(tmp_path, train, EAGER, bindings=[*broken, "train.steps = 1"])
-  assert " : Tensor had " in typed(tmp_path, replay)
+  printed = typed(tmp_path, replay)
+  assert "trained     from step 0 to step 1" in printed
+  assert "returned    loss/encoder nan\n" in printed
+  assert re.search(r"first       \w+ has \d+ .* at .*\.py:\d+", printed)

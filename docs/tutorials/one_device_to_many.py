@@ -85,8 +85,8 @@ except UsageError as error:
 # ## Two processes
 #
 # A cluster consists of processes, so it is started by a command and not in a cell. The launcher
-# starts two on this machine. Several machines need `TF_CONFIG`, or Slurm or Ray: [Use several
-# devices](../howto/strategies.md#several-processes).
+# starts two on this machine. On several machines a scheduler starts them, or the launcher by ssh:
+# [A cluster](../howto/clusters.md).
 
 # %%
 # !replicator launch --workers=2 -- python line.py --gin_file=line.gin \
@@ -113,8 +113,8 @@ for run in ("mirrored", "processes"):
 # ## A TPU
 #
 # `strategies/tpu.gin` names the strategy of a TPU. There is none here, and none was ever used.
-# `--explain` reads the configuration without making the strategy, traces the step, and prints every
-# value with the place where it was set:
+# `--explain` reads the configuration without making the strategy, traces the step, and prints each
+# setting with its place:
 
 # %%
 # !python line.py --gin_file=line.gin --gin_file=strategies/tpu.gin \

@@ -13,15 +13,15 @@ import tempfile
 
 from replicator import load
 from replicator.app import config
-from experiments.sngan import sngan
+from experiments.sngan import train_sngan
 
 os.chdir(tempfile.mkdtemp())
 
 # %% [markdown]
 # ## Train
 #
-# `config.parse` reads gin files, and then bindings that override them. `sngan` is the function that
-# `python -m experiments.sngan` calls. It takes the folder of the run.
+# `config.parse` reads gin files, and then bindings that override them. `train_sngan` is the
+# function that `python -m experiments.sngan` calls. It takes the folder of the run.
 #
 # While it trains, one line shows the progress. The curves and the newest picture appear below it,
 # and are drawn again whenever the report is. 120 steps make no good digits; the file says 2,000.
@@ -29,14 +29,14 @@ os.chdir(tempfile.mkdtemp())
 # %%
 config.parse(["sngan_digits.gin"], ["train.steps = 120", "train.log_every = 10",
                                     "train.eval_every = 60", "train.checkpoint_every = 60"])
-sngan("runs/digits")
+train_sngan("runs/digits")
 
 # %% [markdown]
 # *Interrupt* would have saved the run and ended the cell with one line, `Preempted`. The same cell
 # continues a run where it stopped. Here the run is at its end, so there is nothing left to train:
 
 # %%
-sngan("runs/digits")
+train_sngan("runs/digits")
 
 # %% [markdown]
 # A mistake is one line, which says what to write. In a notebook it ends the cell, too:
@@ -67,7 +67,7 @@ for row in rows:
 
 # %% [markdown]
 # The distance falls as the samples become like the digits. This is the last picture: samples on the
-# left; real digits on the right, each beside what the generator makes of the encoder's code for it.
+# left; real digits on the right, each beside what the generator makes of the encoder's latent.
 
 # %%
 from PIL import Image
@@ -83,7 +83,7 @@ Image.open("runs/digits/samples/step-00000120.png")
 
 # %%
 config.parse(["runs/digits/config.gin"], [])
-gan = load("runs/digits", main=sngan)
+gan = load("runs/digits", main=train_sngan)
 gan
 
 # %%

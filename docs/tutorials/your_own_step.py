@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Your own step
 #
-# This page ports a GAN from a plain Keras loop to a replica step, and proves that it trains the
+# This page ports a GAN from a plain Keras loop to a replica step, and checks that it trains the
 # same on several replicas. Then it trains BYOL, which needs a teacher with averaged weights and two
 # views of each image.
 #
@@ -47,7 +47,7 @@ def plain_step(x):
                                   discriminator.trainable_variables, strict=True))
   g_optimizer.apply_gradients(zip(tape.gradient(g_loss, generator.trainable_variables),
                                   generator.trainable_variables, strict=True))
-  return {"d": d_loss, "g": g_loss}
+  return {"loss/discriminator": d_loss, "loss/generator": g_loss}
 
 
 for number in range(3):
@@ -93,7 +93,7 @@ class GAN(tf.Module):
       g_loss = tf.reduce_mean(tf.nn.softplus(-fake))
     for optimizer, loss in ((self.d_optimizer, d_loss), (self.g_optimizer, g_loss)):
       optimizer.apply(tape.gradient(loss, optimizer.variables_updated))
-    return {"d": d_loss, "g": g_loss}
+    return {"loss/discriminator": d_loss, "loss/generator": g_loss}
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Diffusion models: denoisers, their training and samples, and their distillation to one step."""
+"""Diffusion models: denoisers, their loss and sampler, and their distillation to one step."""

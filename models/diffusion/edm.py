@@ -1,8 +1,8 @@
-"""EDM: one network that denoises at every noise level, its loss, and samples that it makes.
+"""EDM: one network that denoises at every noise level, with its loss and sampler.
 
 Karras et al. 2022 (arXiv:2206.00364). A denoiser D(x; sigma) is a function of noisy examples
-`[n, ...]` and of the standard deviations of their noise, [n] or []. It returns `[n, ...]`, the mean
-of all examples that may be behind each. The score is (D(x; sigma) - x) / sigma^2.
+`[n, ...]` and of the standard deviations of their noise, [n] or []. It returns `[n, ...]`, the
+expected clean example given each noisy one. The score is (D(x; sigma) - x) / sigma^2.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,17 @@ Denoise = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 @gin.configurable(denylist=["shape"])
 class Denoiser(keras.Model):
-  """A denoiser, as equation 7 makes it of a network: D = c_skip x + c_out F(c_in x, ln(sigma) / 4).
+  """A denoiser around a network F: D = c_skip x + c_out F(c_in x, ln(sigma) / 4) (equation 7).
 
-  With these factors (table 1) what goes into the network, and what it learns to return, have
-  variance 1 at every level.
+  With these factors (table 1) the network's inputs and targets have variance 1 at every level.
 
   Args:
-    shape: that of an example.
+    shape: shape of an example.
     network: makes F from the shape, such as `@DenoisingMLP`.
-    sigma_data: the standard deviation of the examples.
+    sigma_data: standard deviation of the examples.
 
   Raises:
-    UsageError: the deviation is not positive.
+    UsageError: `sigma_data` is not positive.
   """
 
   def __init__(self, shape: Sequence[int],
@@ -52,11 +51,11 @@ class Denoiser(keras.Model):
             + column * self.sigma_data * tf.math.rsqrt(total) * made)
 
   def features(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    """The inputs of the network's last layer: `[n, ...], [n] -> [n, network.num_features]`."""
+    """Returns the inputs of the network's last layer: `[n, ...], [n] -> [n, num_features]`."""
     return self.network.features(*self._scaled(x, sigma)[1:])
 
   def _scaled(self, x: tf.Tensor, sigma: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The variance of what x is drawn from, and the inputs of the network."""
+    """Returns the variance of x, and the network's inputs."""
     total = tf.square(_columns(sigma, x)) + self.sigma_data ** 2
     return total, x * tf.math.rsqrt(total), tf.math.log(sigma) / 4.0
 
@@ -64,19 +63,19 @@ class Denoiser(keras.Model):
 @gin.configurable(denylist=["position"])
 def noise_level(position: tf.Tensor, sigma_min: float = 0.002, sigma_max: float = 80.0,
                 rho: float = 7.0) -> tf.Tensor:
-  """The noise level at a position, from 0, the highest one, to 1 (equation 5)."""
+  """Returns the noise level at a position, from 0 (highest) to 1 (lowest) (equation 5)."""
   low, high = sigma_min ** (1 / rho), sigma_max ** (1 / rho)
   return (high + position * (low - high)) ** rho
 
 
 def noisy(x: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-  """Examples with noise: `[n, ...], [n, ...] ~ N(0, 1), [n] -> [n, ...]`."""
+  """Adds noise to examples: `[n, ...], [n, ...] ~ N(0, 1), [n] -> [n, ...]`."""
   return x + _columns(sigma, x) * noise
 
 
 def denoising_loss(denoiser: Denoiser, x: tf.Tensor, noise: tf.Tensor, sigma: tf.Tensor
                    ) -> tf.Tensor:
-  """The mean squared error of a denoiser, which counts about 1 at each level at first: [].
+  """Returns the weighted mean squared error of a denoiser, initially about 1 at each level: [].
 
   Equation 2, with the weight of table 1: (sigma^2 + sigma_data^2) / (sigma sigma_data)^2. The
   arguments are those of `noisy`.
@@ -87,18 +86,19 @@ def denoising_loss(denoiser: Denoiser, x: tf.Tensor, noise: tf.Tensor, sigma: tf
 
 
 def one_step(denoise: Denoise, noise: tf.Tensor, position: float = 0.0) -> tf.Tensor:
-  """Examples of noise by one call: `[n, ...] ~ N(0, 1) -> [n, ...]`.
+  """Turns noise into examples with one call: `[n, ...] ~ N(0, 1) -> [n, ...]`.
 
-  `position` is that of its level; see `noise_level`.
+  `position` determines the noise level; see `noise_level`.
   """
   sigma = noise_level(tf.constant(position, noise.dtype))
   return denoise(sigma * noise, sigma)
 
 
 def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
-  """Examples of noise by Heun's method (algorithm 1), without new noise: `[n, ...] -> [n, ...]`.
+  """Turns noise into examples by Heun's method, without new noise (algorithm 1).
 
-  It calls the denoiser 2 steps - 1 times: `steps` levels come before 0. One step is `one_step`.
+  `[n, ...] -> [n, ...]`, with 2 steps - 1 calls of the denoiser: there are `steps` levels above 0.
+  One step is `one_step`.
   """
   levels = noise_level(tf.linspace(tf.zeros([], noise.dtype), tf.ones([], noise.dtype), steps))
 
@@ -111,7 +111,7 @@ def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
 
   x = levels[0] * noise
   _, x = tf.while_loop(lambda i, _: i < steps - 1, step, [0, x], [tf.TensorShape([]), x.shape])
-  return denoise(x, levels[-1])  # Euler's step to 0 ends at what the denoiser returns.
+  return denoise(x, levels[-1])  # An Euler step to 0 is just the denoiser's output.
 
 
 def _columns(sigma: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

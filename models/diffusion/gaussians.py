@@ -1,4 +1,4 @@
-"""Gaussians on a circle: data whose denoiser is known in closed form, and measures of samples."""
+"""Gaussians on a circle: data with a closed-form denoiser, and metrics of samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +16,16 @@ _COVERED_SHARE = 0.2
 
 @gin.configurable
 class GaussianMixture:
-  """Points in the plane, from equal Gaussians on a circle; called, it is their denoiser.
+  """Points in the plane, from equal Gaussians on a circle; calling it denoises points.
 
   Args:
-    image_shape: that of a point. There is no other.
-    modes: how many Gaussians there are.
-    radius: of the circle of their means.
-    deviation: the standard deviation of each, in each direction.
+    image_shape: shape of a point, always (2,).
+    modes: number of Gaussians.
+    radius: radius of the circle of means.
+    deviation: standard deviation of each Gaussian, in each direction.
 
   Attributes:
-    means: their means, `[modes, 2]`.
+    means: the means, `[modes, 2]`.
 
   Raises:
     UsageError: a number is below 1 or not positive.
@@ -43,9 +43,9 @@ class GaussianMixture:
     self.means = radius * np.stack([np.cos(angles), np.sin(angles)], 1)
 
   def __call__(self, x: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    """The mean of the points that may be behind noisy ones: `[n, 2], [n] or [] -> [n, 2]`.
+    """Returns the expected clean points given noisy ones: `[n, 2], [n] or [] -> [n, 2]`.
 
-    Behind x each Gaussian has a Gaussian again, and a share by its density with noise.
+    The posterior is a mixture of Gaussians, weighted by their noisy densities at x.
     """
     means = tf.constant(self.means, x.dtype)
     own, noise = self.deviation ** 2, tf.reshape(tf.square(sigma), [-1, 1])
@@ -54,19 +54,22 @@ class GaussianMixture:
     return (own * x + noise * tf.matmul(shares, means)) / (own + noise)
 
   def draw(self, number: int, seed: int = 0) -> np.ndarray:
-    """Points of the data, `[number, 2]`."""
+    """Draws points of the data, `[number, 2]`."""
     drawn = np.random.default_rng(seed)
     chosen = self.means[drawn.integers(len(self.means), size=number)]
     return chosen + self.deviation * drawn.normal(size=chosen.shape)
 
   def measure(self, points: np.ndarray) -> dict[str, float]:
-    """How points `[n, 2]` are spread over the Gaussians, and around their means.
+    """Measures how points `[n, 2]` spread over the Gaussians, and around their means.
 
     Returns:
-      modes: how many have, within 3 deviations, at least a fifth of their share of the points.
-      within: the share of the points within 3 deviations of a mean, of which the data has 0.989.
-      largest_share: the share of the points whose nearest mean is that of the fullest one.
-      spread: the root mean square of the distances of the points within, in that of the data.
+      modes_covered: number of Gaussians with, within 3 deviations, at least a fifth of their share
+        of the points.
+      high_quality_samples: fraction of the points within 3 deviations of a mean; 0.989 for the
+        data.
+      largest_mode_share: fraction of the points that belong to the largest mode, by nearest mean.
+      relative_std: root mean square distance of the points within 3 deviations, relative to the
+        data.
     """
     distances = np.linalg.norm(points[:, np.newaxis] - self.means, axis=-1) / self.deviation
     nearest, distance = distances.argmin(1), distances.min(1)
@@ -75,21 +78,22 @@ class GaussianMixture:
     shares = np.bincount(nearest[is_within], minlength=count) / len(points)
     # The mean square below 3 of a distance with density r exp(-r^2 / 2).
     of_data = 2.0 - 9.0 / (np.exp(4.5) - 1.0)
-    return {"modes": float(np.sum(shares >= _COVERED_SHARE / count)),
-            "within": float(np.mean(is_within)),
-            "largest_share": float(np.bincount(nearest, minlength=count).max() / len(points)),
-            "spread": float(np.sqrt(np.mean(distance[is_within] ** 2) / of_data))
+    return {"modes_covered": float(np.sum(shares >= _COVERED_SHARE / count)),
+            "high_quality_samples": float(np.mean(is_within)),
+            "largest_mode_share": float(
+                np.bincount(nearest, minlength=count).max() / len(points)),
+            "relative_std": float(np.sqrt(np.mean(distance[is_within] ** 2) / of_data))
             if is_within.any() else np.nan}
 
 
 @gin.configurable(denylist=["data", "folder"])
 class PointEvaluator:
-  """Draws and measures points of any step with what `samples` needs.
+  """Evaluator of generated points, for any step that `samples` can call.
 
   Args:
-    data: the mixture that they should come from.
-    folder: not used; there is nothing to keep.
-    points: how many points are measured.
+    data: the target mixture.
+    folder: not used; nothing is saved.
+    points: number of points to measure.
   """
 
   def __init__(self, data: GaussianMixture, folder: str, points: int = 2000):
@@ -98,13 +102,13 @@ class PointEvaluator:
     self.data, self.points = data, points
 
   def __call__(self, step: Any) -> replicator.Evaluation:
-    """The numbers of `GaussianMixture.measure`, and a picture of the points."""
+    """Returns the numbers of `GaussianMixture.measure`, and a picture of the points."""
     points = np.asarray(samples(step, self.points), np.float64)
     return replicator.Evaluation(self.data.measure(points), {"samples": self.picture(points)},
                                  f"{self.points:,} points")
 
   def picture(self, points: np.ndarray) -> np.ndarray:
-    """A map of points `[n, 2]`, where brighter places have more: uint8 `[256, 256, 3]`."""
+    """Draws a density map of points `[n, 2]`, uint8 `[256, 256, 3]`."""
     edge = 1.5 * np.abs(self.data.means).max()
     counts, *_ = np.histogram2d(-points[:, 1], points[:, 0], 128, [[-edge, edge]] * 2)
     levels = np.uint8(255 * np.minimum(1.0, counts / max(1, len(points) // 500)))

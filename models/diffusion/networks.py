@@ -1,8 +1,8 @@
-"""Networks that take noise away: the same shape comes out, from noisy examples and noise levels.
+"""Denoising networks, from noisy examples and noise levels to outputs of the same shape.
 
 `network(x, level)` is called with examples `[n, *shape]` and a number [n] that grows with the noise
-of each. `models.diffusion.edm.Denoiser` scales what goes in and what comes out. `features`, with
-the same arguments, returns what the last layer sees, `[n, num_features]`.
+of each. `models.diffusion.edm.Denoiser` scales its inputs and outputs. `features`, with the same
+arguments, returns the inputs of the last layer, `[n, num_features]`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _FREQUENCIES = [2.0 ** (i / 2) for i in range(10)]
 
 
 class NoiseLevel(keras.layers.Layer):
-  """Cosines and sines of levels, which two layers mix: `[n] -> [n, units]`."""
+  """An embedding of noise levels by cosines, sines and two layers: `[n] -> [n, units]`."""
 
   def __init__(self, units: int):
     super().__init__(autocast=False)
@@ -35,14 +35,14 @@ class NoiseLevel(keras.layers.Layer):
 
 @gin.configurable(denylist=["shape"])
 class DenoisingMLP(keras.Model):
-  """Residual dense layers, for points in the plane or images of a few pixels.
+  """A network of residual dense layers, for points in the plane or images of a few pixels.
 
-  h + W silu(h + v), where v is made of the level and is that of all layers.
+  Each layer is h + W silu(h + v), where all layers share v, an embedding of the level.
 
   Args:
-    shape: that of an example.
-    units: the length of h.
-    layers: how many layers there are between the first and the last.
+    shape: shape of an example.
+    units: length of h.
+    layers: number of layers between the first and the last.
 
   Raises:
     UsageError: a number is below 1.
@@ -53,7 +53,7 @@ class DenoisingMLP(keras.Model):
     at_least_one("DenoisingMLP", units=units, layers=layers)
     self.num_features = units
     self.level = NoiseLevel(units)
-    # He's kernel. Glorot's would be small for the two numbers of a point.
+    # He initialization, because Glorot's would be too small for a point's two numbers.
     self.first = keras.layers.Dense(units, kernel_initializer="he_normal")
     self.hidden = [keras.layers.Dense(units) for _ in range(layers)]
     self.last = keras.layers.Dense(int(np.prod(shape)))
@@ -65,7 +65,7 @@ class DenoisingMLP(keras.Model):
     return tf.reshape(tf.cast(outputs, self.variable_dtype), [-1, *x.shape[1:]])
 
   def features(self, x: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
-    """The inputs of the last layer: `[n, units]`."""
+    """Returns the inputs of the last layer: `[n, units]`."""
     h, v = self.first(tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])), self.level(level)
     for layer in self.hidden:
       h += layer(tf.nn.silu(h + v))

@@ -22,17 +22,17 @@ class File:
   network: ExportedNetwork
   format: str
   path: pathlib.Path
-  difference: float  # The greatest one of its results from those of the run.
+  difference: float  # The greatest difference of its results from those of the run.
 
   @property
   def megabytes(self) -> float:
-    """The size of the file, or of all files of the folder."""
+    """The size of the file, or of all files in the folder."""
     return sum(each.stat().st_size for each in (self.path, *self.path.rglob("*"))
                if each.is_file()) / 1e6
 
 
 def text(run: Run, step: int, files: Sequence[File]) -> str:
-  """The card of files that hold networks of a run after some step."""
+  """Renders the card of exported files of a run's networks at a step."""
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), trim_blocks=True,
       lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined,
@@ -46,7 +46,16 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
   return environment.get_template("card.md").render(
       facts=run.facts, folder=run.folder.name, step=step, files=files, networks=networks,
       names=[each.name for each in networks[0].inputs], data=_DATA.findall(run.config),
+      classes=_classes(run, networks),
       evaluation=evaluations[-1] if evaluations else None)
+
+
+def _classes(run: Run, networks: Sequence[ExportedNetwork]) -> list[tuple[str, int | None]]:
+  """Returns the data's class names and numbers of images, if a network uses classes."""
+  inputs = {values.name for network in networks for values in network.inputs}
+  is_gan = {network.name for network in networks} <= {"generator", "encoder"}
+  return [] if is_gan and "label" not in inputs else [
+      *run.facts.get("data", {}).get("classes", {}).items()]
 
 
 def _recorded(value: Any) -> Any:

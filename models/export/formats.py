@@ -1,4 +1,4 @@
-"""Networks as SavedModel and ONNX, and a check of the files in another process."""
+"""Writes networks as SavedModel and ONNX, and checks the files in a separate process."""
 
 import importlib.util
 import logging
@@ -38,12 +38,12 @@ def check_formats(formats: Sequence[str]) -> None:
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
           ) -> list[pathlib.Path]:
-  """Writes a network into a folder, in some formats; returns the files, in this order.
+  """Writes a network into a folder, in some formats; returns the files in the same order.
 
-  `NAME.npz` has arguments, by name, and the result `expected` of the run itself.
+  `NAME.npz` has example arguments, by name, and `expected`, the result in the run itself.
 
   Raises:
-    UsageError: a format cannot hold the network.
+    UsageError: a format cannot represent the network.
   """
   arguments = network.example(_EXAMPLES)
   expected = network.function(*map(tf.constant, arguments)).numpy()
@@ -63,12 +63,12 @@ def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
 
 
 def check(paths: Sequence[pathlib.Path]) -> dict[str, float]:
-  """The greatest difference of each file's results from those of the run, by its name.
+  """Returns the greatest difference of each file's results from those of the run, by file name.
 
   A new process loads the files, without this project.
 
   Raises:
-    RunFailed: a file does not load, or its results are others.
+    RunFailed: a file does not load, or its results differ too much.
   """
   differences = {}
   results = _loaded(paths)
@@ -86,7 +86,7 @@ def check(paths: Sequence[pathlib.Path]) -> dict[str, float]:
 
 
 def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
-  """The results of each file, by its name."""
+  """Returns the results of each file, by name."""
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
     results = pathlib.Path(folder, "results.npz")
     ended = subprocess.run(
@@ -101,13 +101,13 @@ def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
 
 
 class _Served(tf.Module):
-  """Computes a graph. The signature of `serve` has the names of the arguments and the result."""
+  """A network's graph to save. The signature of `serve` names the arguments and the result."""
 
   def __init__(self, network: ExportedNetwork):
     super().__init__()
     signature = [each.spec for each in network.inputs]
     graph = FrozenGraph(network.function, signature)
-    # Sizes and axes stay constants, because shapes follow from them.
+    # Sizes and axes remain constants, because shapes depend on them.
     weights = {name: tf.Variable(value, trainable=False) for name, value in graph.constants.items()
                if value.ndim and tf.as_dtype(value.dtype).is_floating}
     self.weights = list(weights.values())
@@ -127,12 +127,12 @@ class _Served(tf.Module):
 def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -> None:
   import onnx
   import tf2onnx
-  logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # The line below says what is wrong.
+  logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # The error below says what is wrong.
   try:
     made, _ = tf2onnx.convert.from_function(
         served.serve, [each.spec for each in network.inputs],
         custom_op_handlers={"AvgPoolGrad": (_convert_upsampling, []), "Erfc": (_convert_erfc, [])})
-    onnx.checker.check_model(made)  # An operation that ONNX does not have was copied.
+    onnx.checker.check_model(made)  # Fails if an operation without an ONNX equivalent was copied.
   except Exception as error:
     raise UsageError(f"{network.name}: ONNX cannot hold it ({first_line(error)}); write "
                      "--formats=savedmodel, which holds any network") from error
@@ -145,9 +145,9 @@ def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -
 
 
 def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
-  """Makes the operation behind `models.gan.networks.resampling.upsample` nodes of ONNX.
+  """Converts the operation of `models.gan.networks.resampling.upsample` to ONNX nodes.
 
-  This gradient of average pooling gives each pixel of a block the same part of a value.
+  This gradient of average pooling divides a value equally among the pixels of a block.
   """
   from tf2onnx import utils
   shape, values = node.input
@@ -170,7 +170,7 @@ def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
 
 
 def _convert_erfc(context: Any, node: Any, *_: Any) -> None:
-  """Makes 1 - erf(x), as in Keras' `gelu`, nodes of ONNX."""
+  """Converts 1 - erf(x), as in Keras' `gelu`, to ONNX nodes."""
   from tf2onnx import utils
   dtype = utils.map_onnx_to_numpy_type(context.get_dtype(node.input[0]))
   one = context.make_const(utils.make_name("constant"), np.array(1, dtype)).output[0]

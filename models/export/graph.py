@@ -1,4 +1,4 @@
-"""The graph of a function, with constants for everything that no argument changes."""
+"""The graph of a function, with everything independent of its arguments as constants."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 
 class FrozenGraph:
-  """The operations of a function that depend on its arguments, and constants for all others.
+  """The operations of a function that depend on its arguments, with constants for all others.
 
-  Functions of variables alone are computed once: averaged weights, spectrally normalized kernels,
-  folded kernels, the factors of batch normalization.
+  Everything that depends only on variables is computed once: averaged weights, spectrally
+  normalized kernels, folded kernels, the factors of batch normalization.
 
   Args:
     function: tensors -> a tensor. Functions that it calls may be compiled.
@@ -21,9 +21,9 @@ class FrozenGraph:
   Attributes:
     inputs: the symbolic arguments.
     output: the symbolic result.
-    uses: for each argument whether the result depends on it.
-    operations: the operations between the two, each after those that it needs.
-    constants: the values of the other tensors that these operations take, by name.
+    uses: for each argument, whether the result depends on it.
+    operations: the operations between the two, in topological order.
+    constants: the values of the other inputs of these operations, by name.
 
   Raises:
     UsageError: the function has a loop that reads variables or collects results.
@@ -31,7 +31,7 @@ class FrozenGraph:
 
   def __init__(self, function: Callable[..., tf.Tensor], inputs: Sequence[tf.TensorSpec]):
     eagerly = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)  # The graph has no calls of other functions.
+    tf.config.run_functions_eagerly(True)  # So that the graph has no function calls.
     try:
       wrapped = tf.compat.v1.wrap_function(function, list(inputs))
     finally:
@@ -39,7 +39,7 @@ class FrozenGraph:
     self.inputs: list[tf.Tensor] = wrapped.inputs[:len(inputs)]
     self.output: tf.Tensor = wrapped.outputs[0]
     self._graph = wrapped.graph
-    operations = wrapped.graph.get_operations()  # Each comes after those that it needs.
+    operations = wrapped.graph.get_operations()  # In topological order.
     depend = {each.op.name for each in self.inputs}
     for operation in operations:
       if any(each.op.name in depend for each in operation.inputs):
@@ -63,7 +63,8 @@ class FrozenGraph:
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}
 
   def imported(self, inputs: Sequence[tf.Tensor], constants: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The result for arguments and constants, which are by name, in the present graph."""
+    """Imports it into the current graph, given arguments and constants by name; returns the result.
+    """
     definition = self._graph.as_graph_def()
     needed = {operation.name for operation in self.operations}
     nodes = [node for node in definition.node if node.name in needed]

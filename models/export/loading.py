@@ -1,7 +1,7 @@
-"""Computes with exported networks, and imports nothing else: `python loading.py RESULTS FILE ...`.
+"""Runs exported networks without this project: `python loading.py RESULTS FILE ...`.
 
-A file is the folder of a SavedModel, or `.onnx`. The arguments are in `NAME.npz` beside it.
-The results go to RESULTS, an `.npz` file, by the name of the file.
+A file is the folder of a SavedModel, or `.onnx`. Its arguments are in `NAME.npz` next to it.
+Results are written to RESULTS, an `.npz` file, by file name.
 """
 
 import pathlib
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def of_saved_model(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
-  """Calls a SavedModel, which takes its arguments in their order."""
+  """Calls a SavedModel with arguments by position."""
   import tensorflow as tf
   return tf.saved_model.load(path)(*map(tf.constant, arguments.values())).numpy()
 
 
 def of_onnx(path: str, arguments: dict[str, np.ndarray]) -> np.ndarray:
-  """Runs an ONNX graph, which takes its arguments by name."""
+  """Runs an ONNX graph with arguments by name."""
   import onnxruntime
   session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
   return session.run(None, arguments)[0]
@@ -28,7 +28,7 @@ LOADERS = {"": of_saved_model, ".onnx": of_onnx}
 
 
 def main(results: str, *paths: str) -> None:
-  """Writes the results of all files; ends with a line that names a file that fails."""
+  """Writes the results of all files; exits with an error that names a file if one fails."""
   made: dict[str, Any] = {}
   for path in map(pathlib.Path, paths):
     with np.load(path.with_suffix(".npz")) as example:

@@ -10,7 +10,7 @@ from typing import Any
 from models.export.graph import FrozenGraph
 from models.gan.evaluation import sampling
 from models.gan.latents.distributions import is_uniform
-from models.gan.networks.bigbigan import CodeDistribution
+from models.gan.networks.bigbigan import LatentDistribution
 from replicator import UsageError
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by
@@ -33,8 +33,8 @@ class Values:
   shape: tuple[int, ...]  # The shape of one array of the batch.
   dtype: str  # The dtype of its elements.
   meaning: str  # Its contents, in a few words.
-  low: float | None = None  # The least element; None where there is no bound.
-  high: float | None = None  # The greatest one.
+  low: float | None = None  # The smallest possible element; None if unbounded.
+  high: float | None = None  # The largest possible element.
 
   @property
   def spec(self) -> tf.TensorSpec:
@@ -42,7 +42,7 @@ class Values:
     return tf.TensorSpec([None, *self.shape], self.dtype, self.name)
 
   def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-    """Random arrays `[count, *shape]`: uniform between bounds; else normal, or integers 0 and 1."""
+    """Draws `[count, *shape]`: uniform between bounds; without, normal or integers 0 and 1."""
     size = [count, *self.shape]
     if np.issubdtype(self.dtype, np.integer):
       low, high = (0, 1) if self.low is None or self.high is None else (self.low, self.high)
@@ -54,30 +54,30 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedNetwork:
-  """A network of a trained step, and the function that computes its output as the run does."""
+  """A network of a trained step, and the function that computes its output as in the run."""
 
-  name: str  # `generator`, `encoder` or `policy`, or that of an attribute of the step.
+  name: str  # `generator`, `encoder` or `policy`, or the name of an attribute of the step.
   meaning: str  # Its purpose, in one sentence.
   inputs: tuple[Values, ...]
   output: Values
   function: Callable[..., tf.Tensor]
 
   def example(self, count: int) -> list[np.ndarray]:
-    """The same random arguments in each call, `count` of each."""
+    """Returns the same random arguments in each call, `count` of each."""
     generator = np.random.default_rng(_SEED)
     return [each.draw(generator, count) for each in self.inputs]
 
 
 def chosen(run: Run, names: list[str]) -> list[ExportedNetwork]:
-  """The networks of a trained step that have these names, or are attributes of these names.
+  """Returns the networks of a trained step with these names, or in attributes with these names.
 
-  Without names they are those of `networks_of`; a step that has none of these gives all Keras
-  networks that are attributes of it. What such a network takes is known from Keras, or else from a
-  trace of the step.
+  Without names, they are those of `networks_of`, or if there are none, all Keras networks that are
+  attributes of the step. The arguments of such a network are known from Keras, or else from tracing
+  the step.
 
   Raises:
-    UsageError: there is no such network, the step does not call it with tensors alone, or its
-      result is not one tensor.
+    UsageError: there is no such network, the step does not call it with tensors, or its result is
+      not a single tensor.
   """
   step = run.module
   made = networks_of(step)
@@ -116,7 +116,7 @@ def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
       for optimizer in optimizers:
         stack.enter_context(optimizer.averaged_weights())
       result = layer(**dict(zip(names, given, strict=True)), training=False)
-    return result.mean if isinstance(result, CodeDistribution) else result
+    return result.mean if isinstance(result, LatentDistribution) else result
 
   result = call(*(tf.zeros([1, *each.shape], each.dtype) for each in called_with))
   if not tf.is_tensor(result):
@@ -126,7 +126,7 @@ def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
   inputs = tuple(each for each, is_used in zip(called_with, uses, strict=True) if is_used)
 
   def function(*arguments: tf.Tensor) -> tf.Tensor:
-    """Calls the network with zeros for arguments that change nothing, such as unused labels."""
+    """Calls the network with zeros for arguments without effect, such as unused labels."""
     given = iter(arguments)
     return call(*(next(given) if is_used else
                   tf.zeros([tf.shape(arguments[0])[0], *each.shape], each.dtype)
@@ -139,7 +139,7 @@ def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
 
 
 def _known_call(layer: keras.Layer) -> dict[str, Any]:
-  """The argument of a functional network, with named specs for tensors; empty for others."""
+  """Returns a functional network's argument, with named specs for tensors; else nothing."""
   inputs = getattr(layer, "inputs", None)
   if not inputs:
     return {}
@@ -149,7 +149,7 @@ def _known_call(layer: keras.Layer) -> dict[str, Any]:
 
 
 def _traced_call(run: Run, layer: keras.Layer) -> dict[str, Any]:
-  """The arguments of the last call of a network in a step, which is traced for that.
+  """Traces a step; returns the arguments of its last call of a network.
 
   They are by name, with named specs for tensors, and without `training`.
   """
@@ -174,7 +174,7 @@ def _traced_call(run: Run, layer: keras.Layer) -> dict[str, Any]:
 
 
 def _with_specs(name: str, value: Any) -> Any:
-  """An argument with specs for its tensors; those of a nest are numbered."""
+  """Replaces the tensors of an argument by specs; those in a nest are numbered."""
   numbers = itertools.count()
 
   def with_spec(each: Any) -> Any:
@@ -186,10 +186,10 @@ def _with_specs(name: str, value: Any) -> Any:
 
 
 def networks_of(step: Any) -> dict[str, ExportedNetwork]:
-  """The networks of a trained step, by name, whose arguments are known from what the step is.
+  """Returns the networks of a trained step, by name, whose arguments are known.
 
-  They are those of a GAN that `sampling.check` accepts, or the policy of an agent as
-  `models.rl.agents.Agent` describes it. Any other step has none.
+  They are the networks of a GAN that `sampling.check` accepts, or the policy of a
+  `models.rl.agents.Agent`. Other steps have none.
   """
   if hasattr(step, "act") and hasattr(step, "actor"):
     return {"policy": _policy(step)}
@@ -205,27 +205,27 @@ def networks_of(step: Any) -> dict[str, ExportedNetwork]:
 def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   low, high, what = _distribution(gan.latents)
-  codes = Values("z", (gan.latent_dim,), dtype, f"codes, {what} in the training", low, high)
+  latents = Values("z", (gan.latent_dim,), dtype, f"latents, {what} in the training", low, high)
   images = Values("image", image_shape, dtype,
                   "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
   name = f"The generator{_with_averages(gan, 'generator')}"
   if not gan.num_classes:
     return ExportedNetwork(
-        "generator", f"{name} draws images from codes.", (codes,), images,
+        "generator", f"{name} draws images from latents.", (latents,), images,
         lambda z: gan.generate(z, tf.zeros([tf.shape(z)[0]], tf.int32)))
   labels = Values("label", (), "int32", "classes", 0, gan.num_classes - 1)
-  return ExportedNetwork("generator", f"{name} draws images of classes from codes.",
-                         (codes, labels), images, gan.generate)
+  return ExportedNetwork("generator", f"{name} draws images of classes from latents.",
+                         (latents, labels), images, gan.generate)
 
 
 def _with_averages(gan: Any, network: str) -> str:
-  """Words that follow the name of a network; empty if the run is not known to average weights."""
+  """Returns words to follow a network's name; empty if the run does not average weights."""
   averages = getattr(sampling.optimizer_of(gan, network), "averages", None)
   return ", with averaged weights," if averages else ""
 
 
 def _distribution(latents: Any) -> tuple[float | None, float | None, str]:
-  """The bounds of the codes of the training, and the name of their distribution."""
+  """Returns the bounds of the training latents, and the name of their distribution."""
   if is_uniform(latents):
     return -1.0, 1.0, "uniform"
   name = getattr(inspect.unwrap(latents), "__name__", repr(latents))
@@ -236,8 +236,8 @@ def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   averaged = _with_averages(gan, "encoder")
   images = Values("image", image_shape, dtype, "images, bytes / 127.5 - 1", -1, 1)
-  return ExportedNetwork("encoder", f"The encoder{averaged} infers the codes of images.", (images,),
-                         Values("z", (gan.latent_dim,), dtype, "codes"),
+  return ExportedNetwork("encoder", f"The encoder{averaged} infers the latents of images.",
+                         (images,), Values("z", (gan.latent_dim,), dtype, "latents"),
                          lambda images: sampling.encode(gan, images))
 
 
@@ -253,10 +253,13 @@ def _policy(agent: Any) -> ExportedNetwork:
       f"observations of {environments.name}, as the environment gives them"
       f"{f', the last {environments.stack} together' if environments.stack > 1 else ''}",
       *((0, 255) if is_image else ()))
-  meaning, *bounds = (("actions; 1 is at the place of the one to take",) if environments.discrete
-                      else ("actions; -1 and 1 are the bounds of the environment", -1, 1))
+  meaning, *bounds = (
+      ("actions; -1 and 1 are the bounds of the environment", -1, 1) if not environments.discrete
+      else ("actions; 1 is at the place of the one to take",) if len(environments.choices) == 1
+      else (f"actions; each of the parts {list(environments.choices)} has 1 at the place of the "
+            "option to take",))
   actions = Values("action", (size,), keras.config.floatx(), meaning, *bounds)
-  # No noise means the greedy action. One row of it is for all observations.
+  # Zero noise gives the greedy action. One row of it is broadcast to all observations.
   noise = tf.zeros([1, getattr(agent, "noise_size", size)])
   return ExportedNetwork("policy", "The policy chooses greedy actions.", (observations,), actions,
                          lambda seen: tf.clip_by_value(agent.act(seen, noise), *bounds)

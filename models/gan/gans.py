@@ -1,4 +1,4 @@
-"""The parts that GANs of all kinds share: their training, and images of averaged weights."""
+"""Parts shared by all GANs: training, and generation with averaged weights."""
 
 import os
 from collections.abc import Callable
@@ -8,26 +8,27 @@ import replicator
 from models.gan.evaluation import sampling
 from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.vision import sources  # noqa: F401  (for gin)
-from models.vision.images.image_source import ImageSource, to_unit_range
+from models.vision.images.classes import Classes
+from models.vision.images.image_source import ImageSource, classes_of, to_unit_range
 
 import keras
 import tensorflow as tf
 
 
-def train(make_gan: Callable[[tuple[int, int, int], int], Any], data: Callable[[], ImageSource],
-          workdir: str) -> None:
+def train(make_gan: Callable[[tuple[int, int, int], Classes], Any],
+          data: Callable[[], ImageSource], workdir: str) -> None:
   """Trains a GAN on all images of a source, or resumes the run in `workdir`.
 
-  `make_gan` makes the step from the shape of an image and the number of classes.
+  `make_gan` makes the step from the shape of an image and the classes.
   """
   source = data()
   check_square(source)
-  replicator.train(lambda: make_gan(source.image_shape, source.num_classes), source,
+  replicator.train(lambda: make_gan(source.image_shape, classes_of(source)), source,
                    SampleEvaluator(source, os.path.join(workdir, "classifier")), workdir=workdir)
 
 
 def check_square(source: ImageSource) -> None:
-  """Raises a UsageError if the images of a source are no squares, which all networks are for."""
+  """Raises a UsageError if a source's images are not square, as all networks require."""
   height, width, _ = source.image_shape
   if height != width:
     raise replicator.UsageError(
@@ -38,9 +39,9 @@ def check_square(source: ImageSource) -> None:
 
 @replicator.any_batch_size
 def generate(gan: Any, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Samples of the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`.
+  """Samples the averaged generator: `[n, latent_dim], int32 [n] -> [n, h, w, c]`.
 
-  A step that has `generator` and `optimizers` takes this as its method: `generate = gans.generate`.
+  A step with `generator` and `optimizers` can use it as a method: `generate = gans.generate`.
   """
   with gan.optimizers["generator"].averaged_weights():
     return gan.generator(z, labels, training=False)
@@ -48,7 +49,7 @@ def generate(gan: Any, z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 @tf.function(autograph=False)
 def reconstruct(gan: Any, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """Images decoded from their codes, a method too: uint8 `[n, h, w, c]`, int32 `[n]` -> floating.
+  """Encodes and decodes images, as a method: uint8 `[n, h, w, c]`, int32 `[n]` -> floating.
 
   Raises:
     UsageError: the step has no encoder.

@@ -1,1 +1,1 @@
-"""Metrics of generated images, and the networks whose features they compare."""
+"""Metrics of generated images, and the networks that compute their features."""

@@ -1,4 +1,4 @@
-"""Features and statistics of real images, kept on the disk for the next evaluation."""
+"""Cache of real images' features and statistics, on disk, for later evaluations."""
 
 import hashlib
 import json
@@ -17,17 +17,17 @@ import numpy as np
 from absl import logging
 
 Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
-"""Passes batches of images on, and shows the progress of what is done with them."""
+"""Yields batches of images, and shows the progress of their processing."""
 
 
 def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None, needed: set[str],
                 folder: str | os.PathLike,
                 shown: Shown = lambda what, batches: batches) -> tuple[Gathered, Seen]:
-  """Gathers the numbers about real images, with features from the disk, and facts about the images.
+  """Gathers the inputs of metrics about real images, using the cache, and facts about the images.
 
-  All of the images are read, even if their features are there: their digest is in the key, so that
-  other images under the same name have features of their own. `indices` are ascending, [n]; the
-  `folder` keeps features or their statistics. Logits of real images are not computed.
+  All images are read even if their features are cached, because their digest is in the key: if the
+  images under a name change, so do the features. `indices` are ascending, [n]; `folder` is the
+  cache. Logits of real images are not computed.
 
   Raises:
     UsageError: as `gather`.
@@ -66,10 +66,10 @@ def _arrays(statistics: FeatureStatistics) -> dict[str, np.ndarray]:
 
 def cached(folder: str | os.PathLike, key: dict[str, Any],
            compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """The arrays that `compute` makes, read from the disk if they were made for this key before.
+  """Returns the arrays of `compute`, from disk if they were already computed for this key.
 
-  They are kept in a sub-folder with checksums. If it is damaged, a warning is logged and they are
-  made again; and if they cannot be kept, a warning is logged, too.
+  They are stored in a sub-folder with checksums. If it is damaged, a warning is logged, and they
+  are computed again. A failure to store them is also logged as a warning.
   """
   kept = Path(folder) / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
   if kept.exists():

@@ -1,4 +1,4 @@
-"""Compares generated images with real ones: gathers features once, and computes metrics of them.
+"""Compares generated images with real ones: gathers features once, then computes metrics.
 
     real = gather(real_set.batches(np.arange(10_000)), extractor, needs(metrics))
     generated = gather(samples, extractor, needs(metrics))
@@ -30,31 +30,31 @@ _SPLITS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A number, and what it depends on."""
+  """The value of a metric, and how it was computed."""
 
-  metric: str  # What it is asked for as, such as `fid`.
-  # What a publication may call it. Only with the features of Inception it is FID, KID or
-  # Inception score; with others, the features are part of the name.
+  metric: str  # Its name on the command line, such as `fid`.
+  # Its name in publications. Only with Inception's features it is FID, KID or Inception score;
+  # otherwise the features are part of the name.
   name: str
   value: float
   spread: float | None  # The standard deviation between subsets or splits.
   method: str  # Subsets, splits or neighbors.
-  features: str  # What the extractor is called; `pixels` for a metric without one.
-  num_real: int  # 0 for a metric of generated images alone.
+  features: str  # The name of the extractor; `pixels` for a metric without one.
+  num_real: int  # 0 for a metric of generated images only.
   num_generated: int
   resizing: str  # How the extractor resizes.
-  # The 95 % confidence interval of a mean over splits, which share no images. A metric without
-  # splits has none, and the subsets of KID share images.
+  # The 95 % confidence interval of a mean over splits, which share no images. Metrics without
+  # splits have none; the subsets of KID share images.
   interval: tuple[float, float] | None = None
-  by_class: dict[int, float] | None = None  # What an intra-class distance is the mean of.
+  by_class: dict[Any, float] | None = None  # The distances that an intra-class distance averages.
 
 
 @dataclasses.dataclass
 class Gathered:
-  """The numbers about n images; those that were not needed are empty.
+  """Inputs of metrics about n images; unneeded ones are empty.
 
-  Features are float32 [n, d], logits float32 [n, k], images uint8 [n, h, w, 3], and labels int [n].
-  Whoever gathers for `intra_fid` sets the labels.
+  Features are float32 [n, d], logits float32 [n, k], images uint8 [n, h, w, 3], and labels [n] are
+  class names. For `intra_fid`, the caller sets the labels.
   """
 
   count: int  # n.
@@ -66,10 +66,10 @@ class Gathered:
 
 
 def needs(metrics: Iterable[str]) -> set[str]:
-  """The inputs of metrics: some of `statistics`, `features`, `logits` and `images`.
+  """Returns the inputs of metrics: some of `statistics`, `features`, `logits` and `images`.
 
   Raises:
-    UsageError: there is no such metric.
+    UsageError: a metric is unknown.
   """
   for metric in metrics:
     if metric not in NEEDS:
@@ -79,7 +79,7 @@ def needs(metrics: Iterable[str]) -> set[str]:
 
 
 def names(metric: str, is_inception: bool) -> list[str]:
-  """The names of the rows of a metric, without the name of the features."""
+  """Returns the names of the rows of a metric, without the name of the features."""
   return [_PUBLISHED.get(name, name) if is_inception else name for name in _METRICS[metric].names]
 
 
@@ -98,9 +98,9 @@ def check_counts(metrics: Iterable[str], num_real: int, num_generated: int) -> N
 
 def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: set[str],
            whose: str = "generated") -> Gathered:
-  """Computes what is needed of images, one batch uint8 [n, h, w, 3] at a time.
+  """Computes the needed inputs of metrics from images, one batch uint8 [n, h, w, 3] at a time.
 
-  The other arguments, and errors, are those of `gather_extracted`.
+  See `gather_extracted` for the other arguments and errors.
   """
   return gather_extracted(((images, extractor(images) if extractor else None)
                            for images in batches), extractor, needed, whose)
@@ -109,10 +109,10 @@ def gather(batches: Iterable[np.ndarray], extractor: Extractor | None, needed: s
 def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
                      extractor: Extractor | None, needed: set[str],
                      whose: str = "generated") -> Gathered:
-  """Keeps what is `needed` (see `needs`) of batches of uint8 [n, h, w, 3] and what was extracted.
+  """Collects what is `needed` (see `needs`) from batches of uint8 [n, h, w, 3] and their features.
 
-  With `statistics` alone, memory does not grow with the number of images. The extractor may be None
-  if only images are needed. `whose` is `real` or `generated`, for errors.
+  If only `statistics` are needed, memory does not grow with the number of images. The extractor may
+  be None if only images are needed. `whose` is `real` or `generated`, for errors.
 
   Raises:
     UsageError: there are no images, features are not finite, or the extractor has no logits.
@@ -146,16 +146,16 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
 def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
             metrics: Sequence[str]) -> list[Row]:
-  """The rows of some metrics of `NEEDS`, in their order.
+  """Computes metrics of `NEEDS`; returns their rows, in order.
 
-  Both sets were gathered with the extractor, which is None for metrics of pixels alone.
+  Both sets were gathered with the extractor, which is None if all metrics are of pixels.
 
   Raises:
-    UsageError: a metric refuses what was gathered.
+    UsageError: a metric rejects its inputs.
   """
   rows = []
   for metric in metrics:
-    # Metrics of pixels have one name, whatever the features are.
+    # The names of pixel metrics do not depend on the features.
     features, resizing, is_inception = "pixels", "none", True
     if extractor is not None and NEEDS[metric] != "images":
       features, resizing, is_inception = extractor.name, extractor.resizing, extractor.is_inception
@@ -202,7 +202,7 @@ def _prdc(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
 
 def _is(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
   score = inception_score(generated.logits, _SPLITS)
-  # Student's t of the splits, whose deviation is the one with division by their count.
+  # Student's t of the splits; their standard deviation is divided by n, not n - 1.
   reach = scipy.special.stdtrit(_SPLITS - 1, 0.975) * score.std / np.sqrt(_SPLITS - 1)
   return [{"value": score.mean, "spread": score.std, "method": f"{_SPLITS} splits",
            "interval": (float(score.mean - reach), float(score.mean + reach))}]
@@ -215,7 +215,7 @@ def _swd(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
 
 
 class _Metric(NamedTuple):
-  """The needs of a metric: of what, of how many images; the names of its rows, and their fields."""
+  """A metric: its inputs, minimum number of images, names of rows, and function of their fields."""
 
   needs: str
   least: int
@@ -234,11 +234,11 @@ _PUBLISHED = {"Fréchet distance": "FID", "Kernel distance": "KID",
               "Intra-class Fréchet distance": "Intra-class FID",
               "Score of classes": "Inception score"}
 NEEDS = {name: metric.needs for name, metric in _METRICS.items()}
-"""The metrics, and what each needs of the images; `intra_fid` needs their labels, too."""
+"""The metrics, and the input that each needs; `intra_fid` also needs labels."""
 
 
 def table(report: dict[str, Any]) -> str:
-  """The rows of a report of `replicator evaluate` in columns, and below them what they share."""
+  """Formats a report of `replicator evaluate` as a table, followed by what its rows share."""
   cells = [("metric", "value", "spread", "95 % interval", "real", "generated", "method")]
   for row in report["rows"]:
     spread = "none" if row["spread"] is None else format_number(row["spread"])
@@ -264,5 +264,6 @@ def table(report: dict[str, Any]) -> str:
   if report["step"] is not None:
     passes = report["standing_statistics"]
     lines.append(f"generated by {report['fake']}, step {report['step']}, seed {report['seed']}" + (
-        f", with standing statistics of {passes} passes" if passes else ""))
+        f", with standing statistics of {passes} passes" if passes else "") + (
+        f", {report['labels']}" if report["labels"] else ""))
   return "\n".join(lines)

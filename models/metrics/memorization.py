@@ -1,4 +1,4 @@
-"""Do samples copy real images? The real images nearest to some samples, and how near they are."""
+"""Memorization: the real images nearest to samples, and their distances."""
 
 import dataclasses
 from pathlib import Path
@@ -16,27 +16,27 @@ _NEIGHBORS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Distances:
-  """How far images are from the nearest real one, in feature space.
+  """Distances of images from the nearest real one, in feature space.
 
-  A generator that copies its data has samples that are much nearer to a real image than real images
-  are to each other.
+  If a generator copies its data, samples are much closer to real images than real images are to
+  each other.
   """
 
-  generated: np.ndarray  # float32 [m], those of generated images.
-  real: np.ndarray  # float32 [n], those of real images; the image itself does not count.
-  # int [m, k], the nearest real images of each generated one, the nearest first.
+  generated: np.ndarray  # float32 [m], of generated images.
+  real: np.ndarray  # float32 [n], of real images; the image itself does not count.
+  # int [m, k], the nearest real images of each generated one, nearest first.
   rows: np.ndarray
 
   def medians(self) -> dict[str, float]:
-    """The median distance of generated images, and that of real ones."""
+    """Returns the median distances of generated and of real images."""
     return {"generated": float(np.median(self.generated)), "real": float(np.median(self.real))}
 
 
 def measure(real: Gathered, generated: Gathered) -> Distances:
-  """The distances from what was gathered with features of both.
+  """Computes the distances, given the features of both.
 
   Raises:
-    UsageError: no metric takes the features.
+    UsageError: the features are invalid.
   """
   rows, distances = nearest(generated.features, real.features, min(_NEIGHBORS, real.count))
   _, between = nearest(real.features, real.features, min(2, real.count))
@@ -44,7 +44,7 @@ def measure(real: Gathered, generated: Gathered) -> Distances:
 
 
 def spread(distances: np.ndarray, count: int = 10) -> np.ndarray:
-  """The places of at most `count` numbers: the least, the greatest, and those between, by rank."""
+  """Returns indices of at most `count` numbers, from the least to the greatest, spaced by rank."""
   order = np.argsort(distances, kind="stable")
   return order[np.unique(np.linspace(0, len(order) - 1, count).round().astype(int))]
 
@@ -53,9 +53,8 @@ def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.n
           generated: ImageSet, generated_indices: np.ndarray) -> None:
   """Writes two pictures.
 
-  `neighbors.png` has some samples, the nearest to a real image on top, each beside its neighbors.
-  `distances.png` has histograms of both distances. The indices are the numbers of the images that
-  were measured.
+  `neighbors.png` has some samples next to their neighbors, those nearest to a real image on top.
+  `distances.png` has histograms of both distances. The indices are those of the measured images.
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]

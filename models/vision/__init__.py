@@ -1,1 +1,1 @@
-"""Images: data sets, a small classifier, grids of images."""
+"""Images: data sets, augmentation, classifiers and self-supervision."""

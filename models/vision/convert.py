@@ -3,11 +3,11 @@
     replicator convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
         [--skip_unreadable]
 
-SOURCE is any data that `models.vision.sources.open_encoded` opens. Images keep their order. Their
-files are copied as they are; what is in no files, or resized by `--resolution` as an `ImageFolder`
-does it, becomes PNG files. With `--skip_unreadable`, those that cannot be decoded are left out, and
-named. The same images make the same files, byte for byte. A conversion that was killed continues
-when the command is run again.
+SOURCE is any data that `models.vision.sources.open_encoded` opens. Images keep their order. Files
+are copied unchanged; images that are not in files, or are resized by `--resolution` as by an
+`ImageFolder`, become PNG files. With `--skip_unreadable`, images that cannot be decoded are left
+out and logged. The same images give the same files, byte for byte. A killed conversion continues if
+the command is run again.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from models.vision.images.decode import Shape, decode
+from models.vision.images.decode import Shape, decode, set_pixel_limit
 from models.vision.images.encoded_images import EncodedImages
 from models.vision.images.thread_map import Shown, map_in_threads
 from models.vision.images.write import png
@@ -38,7 +38,7 @@ from replicator.training.workdir.places import refuse_url
 import numpy as np
 from absl import logging
 
-_TRIAL = (64, 64, 3)  # To see whether an image can be decoded; large JPEG files are at a fraction.
+_TRIAL = (64, 64, 3)  # To test decoding of an image; large JPEG files are decoded at a fraction.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--skip_unreadable", action="store_true",
                       help="leave out images that cannot be decoded, and name them")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a setting of SOURCE, such as Shapes.resolution = 64")
+                      help="a setting of SOURCE, such as Shapes.resolution = 64 or "
+                           "HuggingFace.label = 'breed'")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(words)
   if flags.resolution is not None and flags.resolution < 1:
@@ -71,9 +72,10 @@ def _run(flags: argparse.Namespace) -> int:
   if flags.gin_param:
     from replicator.app import config  # It imports Keras.
     config.parse([], flags.gin_param)
+    set_pixel_limit()
   with Status() as status:
     status.doing(f"listing {flags.source}")
-    source = open_encoded(flags.source, flags.labels)
+    source = open_encoded(flags.source, flags.labels, skips=flags.skip_unreadable)
     if flags.gin_param:
       operative.check_all_used()
     channels = source.image_shape[2] if source.image_shape else 3
@@ -92,18 +94,18 @@ def _run(flags: argparse.Namespace) -> int:
 
 def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | None = None,
             shown: Shown = lambda done, total: None, skips: bool = False) -> int:
-  """Writes the images of a source to `count` shards in a folder `out`, or continues to.
+  """Writes the images of a source to `count` shards in a folder `out`, or resumes doing so.
 
-  Returns how many images the shards have.
+  Returns the number of images in the shards.
 
   Args:
-    image_shape: (height, width, channels) of PNG files that the images become. By default their
+    image_shape: (height, width, channels), to which images are converted as PNG. By default their
       files are copied.
     skips: whether to leave out images that cannot be decoded, and to log them.
 
   Raises:
-    UsageError: `count` has a wrong value, `out` holds something else, another process converts to
-      it, the source changed since the conversion began, or an image cannot be read (or none can).
+    UsageError: `count` is invalid, `out` contains something else, another process converts to it,
+      the source has changed since the conversion began, or an image cannot be read (or none can).
   """
   refuse_url(out, "OUT", "write a folder")
   root, total = Path(out).expanduser(), len(source.labels)
@@ -131,7 +133,7 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
 
 @contextlib.contextmanager
 def _begun(root: Path, digest: str) -> Iterator[None]:
-  """Makes the folder, or checks that it holds a part of the same conversion; locks it meanwhile."""
+  """Makes and locks the folder, or checks that it contains part of the same conversion."""
   unfinished = root / sharded_images.UNFINISHED
   if root.exists() and not unfinished.exists() and (not root.is_dir() or any(root.iterdir())):
     what = "a finished conversion" if (root / sharded_images.INDEX).exists() else "something else"
@@ -139,7 +141,7 @@ def _begun(root: Path, digest: str) -> Iterator[None]:
   root.mkdir(parents=True, exist_ok=True)
   with unfinished.open("a+") as file:
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The system releases it, even by a crash.
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Released by the system, even in a crash.
     except BlockingIOError:
       raise UsageError(f"{root}: another process converts images to this folder; let it end, or "
                        "write the name of a new one") from None
@@ -156,9 +158,9 @@ def _begun(root: Path, digest: str) -> Iterator[None]:
 
 
 def _digest(source: EncodedImages, count: int, image_shape: Shape | None, tries: bool) -> str:
-  """The SHA-256 of all that the shards depend on; of files, their sizes and times."""
+  """Returns the SHA-256 of everything that the shards depend on; for files, sizes and times."""
   digest = hashlib.sha256(repr((count, image_shape, source.class_names)).encode())
-  if tries:  # To decode what it copies, which earlier shards may not have had.
+  if tries:  # It test-decodes copied files, which an earlier conversion may not have done.
     digest.update(b"tries")
   digest.update(np.asarray(source.labels, np.int32).tobytes())
   for file in source.files():
@@ -169,7 +171,7 @@ def _digest(source: EncodedImages, count: int, image_shape: Shape | None, tries:
 
 def _examples(source: EncodedImages, first: int, last: int, read: Callable[[int], bytes | None],
               shown: Shown) -> Iterator[tuple[bytes, int]]:
-  """The contents and labels of the images from `first` on, without those that are skipped."""
+  """Yields contents and labels of images from `first` to `last`, without skipped ones."""
   contents = map_in_threads(read, range(first, last),
                             lambda done, _: shown(first + done, len(source.labels)))
   labels = source.labels[first:last].tolist()
@@ -179,7 +181,7 @@ def _examples(source: EncodedImages, first: int, last: int, read: Callable[[int]
 
 def _content(source: EncodedImages, index: int, image_shape: Shape | None, skips: bool
              ) -> bytes | None:
-  """An image as the shards have it; None if it is to be skipped."""
+  """Returns an image encoded for the shards; None to skip it."""
   try:
     content = source.read(index)
     if image_shape:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-# These modules are imported for the names that they give to gin files.
+# These modules are imported to register their names with gin.
 from replicator.app import keras_configurables  # noqa: F401
 from replicator.configuration import checks, gin_internals, statements
 from replicator.console import kernel
@@ -22,9 +22,9 @@ import gin
 
 
 def parse(files: Sequence[str], bindings: Sequence[str], implied: Sequence[str] = ()) -> None:
-  """Parses gin files in order, then bindings, which override them, then those that are `implied`.
+  """Parses gin files in order, then `bindings`, which override them, then `implied` bindings.
 
-  The user has not written these, so they may have no effect.
+  Implied bindings were not written by the user, so they may be unused.
 
   Raises:
     UsageError: the configuration has a mistake; unused bindings are found after the first step.
@@ -34,7 +34,7 @@ def parse(files: Sequence[str], bindings: Sequence[str], implied: Sequence[str] 
     checks.check(statements.read(files, bindings, implied=implied))
     _finalize()
   except BaseException:
-    gin.clear_config()  # The next cell of a notebook would have a part of it.
+    gin.clear_config()  # The next cell of a notebook must not have a part of it.
     raise
   if kernel.is_kernel():
     gin_internals.unlock()  # A later cell may define something configurable.
@@ -43,5 +43,5 @@ def parse(files: Sequence[str], bindings: Sequence[str], implied: Sequence[str] 
 def _finalize() -> None:
   try:
     gin.finalize()
-  except Exception as error:  # A finalize hook of the user's may raise any.
+  except Exception as error:  # A user's finalize hook may raise anything.
     raise UsageError(f"a finalize hook rejects the configuration: {first_line(error)}") from error

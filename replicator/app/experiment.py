@@ -1,8 +1,9 @@
 """The command line of an experiment: flags, configuration, exit status.
 
     python -m experiments.NAME --gin_file=F [--gin_file=G ...] [--gin_param="a.b = 1" ...]
-                               [--workdir=DIR] [--take_over] [--eager]
-                               [--allow_partial_restore] [--explain] [--diff=RUN] [--debug]
+                               [--workdir=DIR] [--limit_steps=N] [--from_step=N] [--take_over]
+                               [--eager] [--allow_partial_restore] [--explain[=all]] [--diff=RUN]
+                               [--debug]
 
 Exit status: 0 done; 1 failed; 2 bad command line or configuration; 42 preempted and saved.
 """
@@ -20,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from replicator.app import config, start
+from replicator.app import config, devices, start
 from replicator.app.explain import explain
 from replicator.configuration import reference
 from replicator.configuration.checks import missing_values_reported
@@ -36,7 +37,8 @@ from replicator.errors import (
 )
 from replicator.step import context
 from replicator.strategies.cluster import tf_config
-from replicator.training.checkpoints import saver
+from replicator.training import from_step, settings
+from replicator.training.checkpoints import partial
 from replicator.training.workdir import claim, lock, places
 from replicator.training.workdir.places import is_url
 
@@ -45,10 +47,10 @@ import tensorflow as tf
 
 
 def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoReturn:
-  """Runs `main(workdir)` as an experiment and exits with its status.
+  """Runs `main(workdir)` as an experiment, and exits with its status.
 
-  The experiment resumes if the workdir holds a checkpoint. Without `--workdir` it gets a new one,
-  `runs/NAME-<utc time>`.
+  The experiment resumes if the workdir has a checkpoint. Without `--workdir`, the workdir is a new
+  one, `runs/NAME-<utc time>`.
   """
   if _handing_over:
     raise _Handed(main)
@@ -57,7 +59,7 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   start.loaded()
   context.run.is_program = True
   status = _run(main, words)
-  # TensorFlow takes a while to end. A signal in that time must not change the status.
+  # TensorFlow takes a while to shut down. A signal in that time must not change the status.
   atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
   sys.exit(status)
 
@@ -66,11 +68,11 @@ _handing_over = False
 
 
 class _Handed(BaseException):
-  """Carries `main`, its argument, out of a program, past its `except Exception`."""
+  """An exception that carries `main` out of a program, past any `except Exception`."""
 
 
 def main_of(program: Callable[[], object]) -> Callable[[str], None] | None:
-  """The `main` that `program()` passes to `run`, which ends the program there; or None."""
+  """Returns the `main` that `program()` passes to `run`, and ends the program there; or None."""
   global _handing_over
   _handing_over = True
   try:
@@ -94,6 +96,9 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
         if flags.explain or flags.diff:
           explain(main, flags)
           return 0
+        if flags.from_step is not None and not flags.workdir:
+          raise UsageError(f"--from_step={flags.from_step}: goes back in a run; write its "
+                           "--workdir")
         if not flags.workdir and tf_config.are_several(os.environ):
           raise UsageError("--workdir: write one when several processes make one run; every "
                            "process must see the same folder")
@@ -102,7 +107,7 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
     finally:
       start.end()
 
-  # Both would hide the cause of an error in a layer, in an evaluation as in a step.
+  # Both would hide the cause of an error in a layer, in evaluations and in steps.
   keras.config.disable_traceback_filtering()
   warnings.filterwarnings("ignore", "Layer .* looks like it has unbuilt state")
   return status_of(work, argv, lambda error: _describe(error, argv, workdir))
@@ -110,22 +115,24 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
 
 def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str, words: list[str]
            ) -> int:
-  """Calls `main`, as the flags say; returns the exit status."""
+  """Calls `main` according to the flags; returns the exit status."""
   if flags.eager:
-    # The input pipeline stays compiled, and TensorFlow warns of it at every use.
+    # The input pipeline stays compiled, and TensorFlow warns about it at every use.
     warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
     tf.config.run_functions_eagerly(True)
   if flags.allow_partial_restore:
-    saver.allow_partial_restore(True)
+    partial.allow(True)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
     raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+  settings.limit_steps(flags.limit_steps)
+  from_step.go_on_from(flags.from_step)
   claim.take_over(flags.take_over)
   if tf_config.is_chief(os.environ) and not is_url(workdir):
     lock.check(pathlib.Path(workdir))
   try:
     with places.local(workdir, tf_config.is_chief(os.environ)) as folder:
       try:
-        main(str(folder))
+        devices.call(main, str(folder))
       except Exception as error:
         if not isinstance(chain_of(error)[-1], OneLineError):
           with contextlib.suppress(OSError):  # The disk may be full.
@@ -147,6 +154,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--workdir", type=_folder,
                       help="where the run leaves its files, and where it resumes: a folder, or a "
                       "URL such as s3://bucket/run")
+  parser.add_argument("--limit_steps", type=_steps, metavar="N",
+                      help="end after the first N steps of the run, for a look at every part of "
+                      "it: the last one is logged, evaluated and saved")
+  parser.add_argument("--from_step", type=_step, metavar="N",
+                      help="go on from the checkpoint of step N, and set aside what came after it")
   parser.add_argument("--take_over", action="store_true",
                       help="own the workdir even if a process of another machine does, because it "
                       "is gone")
@@ -154,17 +166,30 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--allow_partial_restore", action="store_true",
                       help="restore what fits of a checkpoint, or go on with other data, and "
                       "report what does not fit")
-  parser.add_argument("--explain", action="store_true",
-                      help="print every value that the run would use and its source, and exit")
+  parser.add_argument("--explain", nargs="?", const="set", choices=("set", "all"),
+                      help="print what is set and where, and with --explain=all every other value "
+                      "that the run would use, and exit")
   parser.add_argument("--diff", metavar="RUN", type=_folder,
                       help="print what differs from the run in this workdir, and exit")
   return parser.parse_args(argv)
 
 
+def _step(text: str) -> int:
+  if not text.isdecimal():
+    raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint")
+  return int(text)
+
+
+def _steps(text: str) -> int:
+  if not (text.isdecimal() and int(text)):
+    raise argparse.ArgumentTypeError(f"'{text}': write a number of steps, such as 20")
+  return int(text)
+
+
 def _folder(name: str) -> str:
   if not name:
     raise argparse.ArgumentTypeError("is empty; write the name of a folder")
-  is_url(name)  # It must be a good one.
+  is_url(name)  # Raises an error for an invalid URL.
   return os.path.expanduser(name)
 
 

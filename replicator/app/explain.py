@@ -1,7 +1,7 @@
-"""The values that a run would use, where each comes from, and what differs from an earlier run.
+"""Prints the values that a run would use, where each comes from, and changes from an earlier run.
 
-The program runs up to its training loop and its step is traced, on one device and without writing a
-file. A run makes the same calls; those of an evaluation are not known in advance.
+It runs the program up to its training loop and traces its step, on one device and without writing
+files. A run makes the same calls; those of an evaluation are not known in advance.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Row = tuple[str, str, str]  # `scope/configurable.parameter`, its value as gin t
 
 
 def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
-  """Does what `--explain` and `--diff` of the command line of an experiment ask for.
+  """Implements the flags `--explain` and `--diff` of an experiment.
 
   Raises:
     UsageError: the configuration of the earlier run is missing or is not gin.
@@ -48,14 +48,14 @@ def explain(main: Callable[[str], None], flags: argparse.Namespace) -> None:
   workdir = flags.workdir if flags.workdir and not is_url(flags.workdir) else "runs/explained"
   problem = _trace(main, workdir, flags.gin_file, flags.gin_param)
   if flags.explain:
-    _print_values(problem)
+    _print_values(problem, flags.explain == "all")
   if flags.diff:
     _print_differences(before, flags.diff)
 
 
 def _trace(main: Callable[[str], None], workdir: str, files: Sequence[str],
            params: Sequence[str]) -> str | None:
-  """Traces the step of a configured program; returns a line on why it cannot be traced, or None."""
+  """Traces the step of a configured program; returns why it cannot be traced, or None."""
   devices = current_bindings().get(("", _REPLICATOR), {}).get("devices_per_replica", 1)
   alone = ({"strategy": "default", "logical_cpus": None} if devices == 1 else
            {"strategy": "mirrored", "logical_cpus": devices})
@@ -79,16 +79,36 @@ class _Tracer(Callback):
     raise Enough
 
 
-def _print_values(problem: str | None) -> None:
-  """Prints the values of the program traced last, and its problems; `_trace` returned `problem`."""
+def _print_values(problem: str | None, defaults_too: bool) -> None:
+  """Prints the values of the traced program, and its problems; `problem` is from `_trace`."""
   bindings, called = statements.last_read(), operative_config()
-  # gin does not record the defaults that are functions.
+  console = Console(highlight=False, soft_wrap=True)
+  if defaults_too:
+    _print_all(bindings, called, console)
+  else:
+    _print_set(bindings, called, console)
+  without_effect = [str(each) for each in checks.unused(bindings, called) if each.certain]
+  for each in [*filter(None, [problem]), *without_effect]:
+    console.print(f"\nproblem: {each}", style="bold red", markup=False)
+
+
+def _print_set(bindings: Sequence[Binding], called: Values, console: Console) -> None:
+  """Prints the values that files, the command line and the program set."""
+  rows = _rows(current_bindings(), bindings)
+  for line in _aligned(rows):
+    console.print(line, markup=False)
+  number = sum(source.startswith("default") for *_, source in _rows(called, bindings))
+  console.print(f"\n{number} more values have their defaults, which --explain=all prints",
+                style="dim")
+
+
+def _print_all(bindings: Sequence[Binding], called: Values, console: Console) -> None:
+  # gin does not record defaults that are functions.
   functions = {key: {name: default for name, default in defaults(registry()[key[1]]).items()
                      if callable(default)} for key in called}
   used = _rows({key: {**functions[key], **values} for key, values in called.items()}, bindings)
   others = _rows(_other_values(bindings), bindings)
   rows = [*used, *others]
-  console = Console(highlight=False, soft_wrap=True)
   owner = ""
   for row, line in zip(rows, _aligned(rows), strict=True):
     before, owner = owner, row[0].rpartition(".")[0]
@@ -99,20 +119,17 @@ def _print_values(problem: str | None) -> None:
     elif before not in ("", owner):
       console.print()
     console.print(line, style="dim" if row[2].startswith("default") else "bold", markup=False)
-  without_effect = [str(each) for each in checks.unused(bindings, called) if each.certain]
-  for each in [*filter(None, [problem]), *without_effect]:
-    console.print(f"\nproblem: {each}", style="bold red", markup=False)
 
 
 def _aligned(rows: Sequence[Row]) -> list[str]:
-  """Lines with columns that are as wide as their texts, but for very long ones."""
-  names = min(max(len(row[0]) for row in rows), 60)
-  values = min(max(len(row[1]) for row in rows), 40)
+  """Aligns rows in columns as wide as their texts, except for very long ones."""
+  names = min(max((len(row[0]) for row in rows), default=0), 60)
+  values = min(max((len(row[1]) for row in rows), default=0), 40)
   return [f"{name:<{names}}  {value:<{values}}  {source}".rstrip() for name, value, source in rows]
 
 
 def _other_values(bindings: Sequence[Binding]) -> Values:
-  """The values that the traced program did not use: those that are bound, and those of users."""
+  """The values that the traced program did not use: bound ones, and those of configurables."""
   called = operative_config()
   known = {selector for _, selector in called}
   others: Values = {}
@@ -157,13 +174,13 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
       return ", over ".join(found[:-3:-1])
     if parameter in current_bindings().get((outer, selector), {}):
       return "the program"
-  # gin does not record whether the program passed another function in place of a default one.
+  # gin does not record whether the program passed a function in place of the default one.
   used = operative_config().get((scope, selector), {parameter: None})
   return "default" if parameter in used else "default, unless the program gives one"
 
 
 def _configuration_of(run: str) -> str:
-  """The text of a run's `config.gin`; `run` is a workdir, or the file itself.
+  """Reads the text of a run's `config.gin`; `run` is a workdir, or the file itself.
 
   Raises:
     UsageError: the file is missing or is not gin.

@@ -1,15 +1,15 @@
-"""Names in gin files for Keras optimizers, schedules and initializers, and for activations.
+"""Registers Keras optimizers, schedules and initializers, and activations, with gin.
 
     SNGAN.optimizer = @adam
-    adam.learning_rate = @cosine_decay()
-    cosine_decay.initial_learning_rate = 2e-4
+    adam.learning_rate = @exponential_decay()
+    exponential_decay.initial_learning_rate = 2e-4
 
 Each has one name: its name in Keras or TensorFlow, in lower case.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from replicator.step.optimizers.schedules import Number
@@ -19,9 +19,9 @@ import keras
 import tensorflow as tf
 
 _OPTIMIZERS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb",
-               "Lion", "Muon", "RMSprop", "SGD")  # What `wrap_optimizer` accepts.
-_SCHEDULES = ("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay",
-              "PiecewiseConstantDecay", "PolynomialDecay")
+               "Lion", "Muon", "RMSprop", "SGD")  # Those that `wrap_optimizer` accepts.
+# Those that are not in `replicator.step.optimizers.schedules`.
+_SCHEDULES = ("CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay")
 _INITIALIZERS = ("GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "LecunNormal",
                  "LecunUniform", "Ones", "Orthogonal", "RandomNormal", "RandomUniform",
                  "TruncatedNormal", "VarianceScaling", "Zeros")
@@ -40,7 +40,7 @@ def _hint(name: str, default: Any, number: Any) -> Any:
   if isinstance(default, (bool, str)):
     return type(default)
   if default is inspect.Parameter.empty:
-    return Sequence[float] if name in ("boundaries", "values") else number
+    return number
   # Keras sometimes writes the default of a float as an int.
   return number if isinstance(default, (int, float)) and name != "seed" else Any
 
@@ -58,7 +58,7 @@ def _register(function: Callable, name: str, module: str) -> None:
   call.__annotations__ = {p.name: _hint(p.name, p.default, number) for p in named}
   if inspect.isclass(function):
     call.__annotations__["return"] = function
-  # The input of an activation is the program's.
+  # The program passes the input of an activation.
   denied = [named[0].name] if module == "tf.nn" else None
   gin.external_configurable(call, name=name, module=module, denylist=denied)
 

@@ -1,4 +1,4 @@
-"""`load`: the trained step of a run, from the files of its workdir."""
+"""`load`: restores the trained step of a run from its workdir."""
 
 import ast
 import contextlib
@@ -35,13 +35,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# One replica on whatever this machine has, and nothing that lasts longer than the load.
-_HERE = {"strategy": "default", "logical_cpus": None, "tpu": None, "jit_compile": False,
-         "devices_per_replica": 1}
+# One replica on any machine, and nothing that outlasts the load.
+HERE = {"strategy": "default", "logical_cpus": None, "tpu": None, "jit_compile": False,
+        "devices_per_replica": 1}
 _BINDINGS = ("train.deterministic = False", "train.callbacks = ()")
 REMEDY = ("build its step by hand, and read its checkpoint with "
           "replicator.training.checkpoints.store.read")
-"""The remedy for a run whose `run.json` is of no use."""
+"""The remedy for a run whose `run.json` is unusable."""
 
 Call = tuple[str, str]  # The scope and the full name of a configurable.
 
@@ -53,29 +53,30 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
       gan = replicator.load("runs/digits")
       images = gan.generate(tf.random.normal([16, gan.latent_dim]), tf.zeros([16], tf.int32))
 
-  The run may be of any experiment and strategy, and still under way: nothing is written to its
+  The run may be of any experiment and strategy, and may still be running: nothing is written to its
   workdir. The step is built on one device, by the program in `run.json` with the configuration in
-  `config.gin`, and gets the values of a checkpoint. The data of the run must be there, because its
-  shape belongs to the step; but nothing is trained or evaluated. Modules that Python does not find
-  elsewhere are looked for in the folder in which the run was started. Both files are programs: load
-  only runs that you trust.
+  `config.gin`, and restored from a checkpoint. The data of the run must be available, because the
+  step may depend on its shape; but nothing is trained or evaluated. Modules that Python does not
+  find elsewhere are searched for in the folder where the run was started. Loading executes the
+  run's program and configuration: load only runs that you trust.
 
-  Afterwards the configuration of gin, the precision of Keras and the seed of the random streams are
-  those of the run, since parts of the step read them when they are called. If gin had a
-  configuration before, all of that stays, and a run that would compute something else is refused.
+  Afterwards, the gin configuration, the precision of Keras and the seed of the random streams are
+  those of the run, since parts of the step read them when they are called. If gin was already
+  configured, all of these stay as they were, and a run that would then compute something different
+  is rejected.
 
   Args:
     run: the workdir of the run, or its URL, of which a copy is kept in `~/.cache/replicator/runs`.
-    step: the number of training steps after which the checkpoint was saved; 'best' for the one
-      that `Checkpoints.keep_best` names; None for the newest good one.
+    step: the step of the checkpoint; 'best' for the best one by `Checkpoints.keep_best`; None for
+      the newest good one.
     bindings: gin bindings that override those of the run, such as
-      `"ImageFolder.path = '/data/cifar10'"` where the data has moved.
-    main: for a run of a notebook, which has no program: the function of a workdir that calls
-      `train`, such as `experiments.sngan.sngan`. It takes the place of the program.
+      `"ImageFolder.path = '/data/cifar10'"` if the data has moved.
+    main: for a run from a notebook, which has no program: the function of a workdir that calls
+      `train`, such as `experiments.sngan.train_sngan`. It replaces the program.
 
   Raises:
     UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
-      checkpoint, or the configuration of gin does not go with that of the run.
+      checkpoint, or the current gin configuration conflicts with that of the run.
   """
   return load_run(run, step, bindings, main=main)[0].module
 
@@ -83,23 +84,19 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
              bindings: Sequence[str] = (), is_trusted: bool = True,
              main: Callable[[str], None] | None = None) -> tuple[Run, int]:
-  """As `load`: the run of the step, and the number of steps after which it was saved.
+  """Like `load`, but returns the run of the step, and the step of its checkpoint.
 
-  In the folder in which the run was started, modules are looked for only if it `is_trusted`.
+  Modules are searched for in the folder where the run was started only if it `is_trusted`.
   """
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
     raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
   folder = folder_of(run, "newest" if step is None else "all")
   facts = rerun.read_facts(folder, REMEDY)
-  if is_trusted and facts["working_directory"] not in sys.path:
-    sys.path.append(facts["working_directory"])  # `python -m` puts it there, but before others.
   before = _calls()
   with _process_remembered() as stack:
-    unlock()  # The program may not be imported yet, and defines what is configurable.
-    main = main or main_of_run(facts)
-    _parse(folder, [*bindings, *_BINDINGS], facts["working_directory"], is_trusted)
+    main = configured(folder, facts, [*bindings, *_BINDINGS], is_trusted, main)
     context.run.is_loaded = context.run.is_loading = True
-    with missing_values_reported(), replaced(**_HERE):
+    with missing_values_reported(), replaced(**HERE):
       found = run_until_prepared(main, lambda run: run, f"{folder}: its program")
     context.run.is_loading = False
     state = Saver(folder / "checkpoints", found.module).restore_step(step)
@@ -115,19 +112,44 @@ def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   return loaded
 
 
-def _parse(folder: pathlib.Path, bindings: Sequence[str], started_in: str, is_trusted: bool
-           ) -> None:
+def configured(folder: pathlib.Path, facts: Mapping[str, Any], bindings: Sequence[str],
+               is_trusted: bool, main: Callable[[str], None] | None = None
+               ) -> Callable[[str], None]:
+  """Configures gin as in a run, plus these bindings, and returns the `main` of its program.
+
+  `facts` come from `run.json`. Modules are searched for in the folder where the run was started
+  only if it `is_trusted`.
+  """
+  if is_trusted and facts["working_directory"] not in sys.path:
+    sys.path.append(facts["working_directory"])  # `python -m` would put it first.
+  unlock()  # The program may not be imported yet, and defines configurables.
+  main = main or main_of_run(facts)
   try:
     config.parse([str(folder / "config.gin")], bindings)
   except UsageError as error:
     if not isinstance(error.__cause__, ModuleNotFoundError):
       raise
     where = "it is not there either" if is_trusted else "--yes looks for it there, too"
-    raise UsageError(f"{error}; the run was started in {started_in}: {where}") from error
+    raise UsageError(
+        f"{error}; the run was started in {facts['working_directory']}: {where}") from error
+  return main
+
+
+def check_program(run: str, is_read: bool) -> None:
+  """Raises a UsageError for a run of an unknown program, since anyone may have written `run.json`.
+
+  `is_read`: whether the user has read the program.
+  """
+  program = rerun.read_facts(folder_of(run), REMEDY)["program"]
+  if is_read or (program[:1] == ["-m"] and program[1].startswith("experiments.")):
+    return
+  shown = ascii(" ".join(program))[1:-1]
+  raise UsageError(f"{run}/run.json: names the program `{shown}`, which runs when the run is "
+                   "loaded; read it, and write --yes")
 
 
 def _process_remembered() -> contextlib.ExitStack:
-  """A context that puts back what a training sets for the whole process."""
+  """A context that restores what a run sets for the whole process."""
   stack = contextlib.ExitStack()
   stack.callback(statements.remember_configuration())
   stack.callback(context.remember_run())
@@ -138,7 +160,7 @@ def _process_remembered() -> contextlib.ExitStack:
   return stack
 
 
-# ---- What a step reads of the configuration when it is called ------------------------------------
+# ---- The configuration that a step reads when it is called ---------------------------------------
 
 
 def _calls() -> set[Call]:
@@ -147,7 +169,7 @@ def _calls() -> set[Call]:
 
 
 def _values(calls: set[Call]) -> dict[str, str]:
-  """The precision, and by name the values of those calls that may come after a step is built."""
+  """The precision, and the values of calls that may come after a step is built, by name."""
   return {"train.precision": repr(keras.config.dtype_policy().name), **{
       binding_name(scope, selector, name): repr(annotations.resolved(value))
       for scope, selector in calls if _computes(result_of(registry()[selector]))
@@ -155,7 +177,8 @@ def _values(calls: set[Call]) -> dict[str, str]:
 
 
 def _computes(returned: Any) -> bool:
-  """Whether a function returns tensors, as far as its annotation says; others make parts."""
+  """Whether a function returns tensors, according to its annotation; others make parts of a step.
+  """
   return returned in (None, tf.Tensor) or tf.Tensor in typing.get_args(returned)
 
 
@@ -172,11 +195,11 @@ def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, s
 
 
 def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
-  """The `main` that the program of a run passes to `replicator.app.run`; it is not called.
+  """Returns the `main` that a run's program passes to `replicator.app.run`, without calling it.
 
-  `facts` are those of `run.json`. The program is imported under its own name, so that its classes
-  are those that `import` gives, and then its block `if __name__ == "__main__":` runs up to the call
-  of `app.run`, with the command line of the run.
+  `facts` come from `run.json`. The program is imported under its own name, so that its classes are
+  the same as from an `import`. Then its block `if __name__ == "__main__":` runs up to the call of
+  `app.run`, with the command line of the run.
 
   Raises:
     UsageError: the program is missing, cannot be imported, or has no such block.
@@ -217,14 +240,14 @@ def _imported(name: str | None, file: str) -> types.ModuleType:
     if spec is None:
       raise UsageError("there is no such module")
     return _loaded_from(str(spec.origin)) or importlib.import_module(name)
-  except Exception as error:  # A program may raise any.
+  except Exception as error:  # A program may raise anything.
     where = "" if name is None else f" (it was run from {os.path.dirname(file)})"
     raise UsageError(f"the program of the run, {name or file}, cannot be imported: "
                      f"{line_of(error)}{where}") from error
 
 
 def _module_of_file(file: str) -> types.ModuleType:
-  """The module of a program that was started as `python file.py`."""
+  """Imports the module of a program that was started as `python file.py`."""
   if loaded := _loaded_from(file):
     return loaded
   if not os.path.isfile(file):
@@ -239,7 +262,7 @@ def _module_of_file(file: str) -> types.ModuleType:
 
 
 def _loaded_from(file: str) -> types.ModuleType | None:
-  """The module that this process has of a file; also if it is the program that runs."""
+  """The module that this process has loaded from a file, which may be the running program."""
   return next((module for module in list(sys.modules.values())
                if getattr(module, "__file__", None) and os.path.isfile(file)
                and os.path.abspath(module.__file__ or "") == os.path.abspath(file)), None)

@@ -1,4 +1,4 @@
-"""The first lines of an experiment, until its training takes over.
+"""Prints the first lines of an experiment, until its training loop takes over.
 
     experiment  sngan, configs/sngan_digits.gin
     workdir     runs/sngan-20260203-101112
@@ -20,27 +20,27 @@ from replicator.console.formatting import labeled
 from replicator.console.status import Status
 from replicator.strategies.cluster import tf_config
 
-_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags of commands that train nothing.
+_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags with which nothing is trained.
 
 _status: Status | None = None
-_workdir: str | None = None  # The one that was announced, if the command line names none.
+_workdir: str | None = None  # The announced workdir, if the command line does not name one.
 
 
 def begin(name: str, argv: Sequence[str]) -> None:
   """Announces the experiment `name` and its workdir, if the command line `argv` trains one.
 
-  Only the chief of a cluster says anything. Until `loaded` is called, Ctrl-C ends the process at
-  once: an exception would cut through the imports. The second call does nothing.
+  Only the chief of a cluster prints. Until `loaded` is called, Ctrl-C ends the process at once,
+  because an exception would interrupt imports. A second call does nothing.
   """
   global _status, _workdir
   if _status or not tf_config.is_chief(os.environ) or any(
       word.partition("=")[0] in _OTHER_OUTPUT for word in argv):
     return
   if threading.current_thread() is threading.main_thread():
-    stderr = os.dup(2)  # The import of TensorFlow replaces it.
+    stderr = os.dup(2)  # Importing TensorFlow replaces it.
     signal.signal(signal.SIGINT, lambda number, frame: _end_at_once(stderr))
   _status = Status().__enter__()
-  # The flags that are announced; who reads the command line later reports its mistakes.
+  # Only the flags to announce; mistakes are reported when the command line is parsed later.
   parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   parser.add_argument("--gin_file", action="append", nargs="?", default=[])
   parser.add_argument("--workdir", nargs="?")
@@ -65,7 +65,7 @@ def begin_program() -> None:
 
 
 def loaded() -> None:
-  """Says that all modules are imported, and that the program is at work."""
+  """Shows that all modules are imported, and that the program has started."""
   if _status:
     _status.doing("preparing data and networks")
     if threading.current_thread() is threading.main_thread():
@@ -73,7 +73,7 @@ def loaded() -> None:
 
 
 def end() -> None:
-  """Says nothing more, and forgets the announced workdir."""
+  """Ends the output, and forgets the announced workdir."""
   global _status, _workdir
   if _status:
     _status.__exit__()
@@ -81,7 +81,7 @@ def end() -> None:
 
 
 def new_workdir(experiment: str) -> str:
-  """The workdir that was announced, or a new name."""
+  """Returns the announced workdir, or a new name."""
   now = datetime.datetime.now(datetime.timezone.utc)
   return _workdir or f"runs/{experiment}-{now:%Y%m%d-%H%M%S}"
 

@@ -1,15 +1,22 @@
-"""Types of the values in gin files, checked against the annotations of the code."""
+"""Checks the types of values in gin files against the annotations in the code."""
 
 import ast
 import collections.abc
 import contextlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable
 from typing import Any
 
-from replicator.configuration.configurables import configurable_names, constructor, hints, result_of
+from replicator.configuration.configurables import (
+  configurable_names,
+  constructor,
+  hints,
+  is_a,
+  result_of,
+)
 from replicator.configuration.gin_internals import current_bindings, registry
 from replicator.configuration.literals import literal
 from replicator.configuration.statements import CONSTANT, MACRO, Binding
@@ -22,7 +29,7 @@ _UNKNOWN = object()
 
 
 def mistake(binding: Binding) -> str | None:
-  """One line on what is wrong with the type of the value, or None."""
+  """Describes what is wrong with the type of the value; None if nothing is."""
   function = constructor(registry()[binding.selector])
   parameter = inspect.signature(function).parameters.get(binding.parameter)
   hint = hints(function).get(binding.parameter, Any)
@@ -38,7 +45,7 @@ def mistake(binding: Binding) -> str | None:
 
 
 def resolved(value: Any) -> Any:
-  """A value with macros and constants replaced; `_UNKNOWN` for a macro without a value."""
+  """Replaces macros and constants in a value; `_UNKNOWN` for a macro without a value."""
   if isinstance(value, gin.config.ConfigurableReference):
     if value.configurable.selector == MACRO:
       bound = current_bindings().get(value.config_key, {})
@@ -54,7 +61,7 @@ def resolved(value: Any) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:
-  """Whether an annotation admits a value; True for annotations that do not restrict values.
+  """Whether a value fits an annotation; True for annotations that do not restrict values.
 
   An int passes as a float, and a list as a tuple. A bool is not a number, a string is not a list.
   """
@@ -69,7 +76,7 @@ def fits(value: Any, hint: Any) -> bool:
   if not inspect.isclass(wanted):  # Such as a TypeVar.
     return True
   if isinstance(value, gin.config.ConfigurableReference):
-    return _reference_fits(value, wanted)
+    return _reference_fits(value, wanted, arguments[-1] if arguments else Any)
   if wanted in (int, float):
     return isinstance(value, (int, wanted)) and not isinstance(value, bool)
   if issubclass(wanted, collections.abc.Mapping) and isinstance(value, dict):
@@ -87,7 +94,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _is_sequence(wanted: type) -> bool:
-  """Whether an annotation means a list: gin has no sets, and a string is not a list of letters."""
+  """Whether an annotation means a list; gin has no sets, and a string does not count as a list."""
   return (not issubclass(wanted, (str, bytes, collections.abc.Mapping))
           and (wanted in (list, tuple, set, frozenset)
                or (wanted.__module__ == "collections.abc"
@@ -101,20 +108,53 @@ def _admits(test: Callable[[Any, Any], bool], value: Any, wanted: Any) -> bool:
     return True
 
 
-def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type) -> bool:
+def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type, returned: Any
+                    ) -> bool:
+  """Whether `@f` or `@f()` fits an annotation: a class, or a function that returns `returned`."""
+  made = result_of(reference.configurable)
+  if wanted is Callable:
+    return _is_called(made, reference.evaluate, returned)
   if not reference.evaluate:
     return wanted is type or (wanted not in _LITERALS
                               and _admits(isinstance, reference.configurable.wrapped, wanted))
-  made = result_of(reference.configurable)
   if not inspect.isclass(made) or made in (Any, object):
     return True
-  if wanted is Callable:
-    return any("__call__" in vars(kind) for kind in made.__mro__)
   return _admits(issubclass, made, wanted) or (wanted is float and issubclass(made, int))
 
 
+def _is_called(made: Any, is_made: bool, returned: Any) -> bool:
+  """Whether calling a function that returns `made`, or (`is_made`) its result, gives `returned`."""
+  if typing.get_origin(made) is Callable and is_made:
+    made, is_made = typing.get_args(made)[-1], False
+  if not inspect.isclass(made) or made in (Any, object):
+    return True
+  if not is_made:
+    return _is_one(made, returned, unknown=True)
+  if not _can_be_called(made):
+    return False
+  result = hints(made.__call__).get("return")
+  # A network can be called too, but it does not make a network.
+  return not _is_one(made, returned) and (
+      not inspect.isclass(result) or _is_one(result, returned, unknown=True))
+
+
+def _can_be_called(kind: type) -> bool:
+  return any("__call__" in vars(each) for each in kind.__mro__)
+
+
+def _is_one(kind: type, hint: Any, unknown: bool = False) -> bool:
+  """Whether a class fits an annotation; `unknown` if the annotation is not a class."""
+  if typing.get_origin(hint) in (typing.Union, types.UnionType):
+    return any(_is_one(kind, each, unknown) for each in typing.get_args(hint))
+  if Callable in (hint, typing.get_origin(hint)):
+    return _can_be_called(kind)
+  if not inspect.isclass(hint) or hint in (Any, object):
+    return unknown
+  return is_a(kind, hint) or (hint is float and kind is int)
+
+
 def in_words(hint: Any) -> str:
-  """The values that an annotation admits, in a few words: `int or None`, `a function (@name)`."""
+  """Describes the values that fit an annotation: `int or None`, `a function (@name)`."""
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint is type(None):
     return "None"
@@ -123,24 +163,41 @@ def in_words(hint: Any) -> str:
   if origin is typing.Literal:
     return f"one of {', '.join(map(repr, arguments))}"
   if (origin or hint) is Callable:
-    return "a function (@name)"
+    made = arguments[-1] if arguments else None
+    is_known = inspect.isclass(made) and made not in (Any, object, type(None))
+    return f"a function (@name){f' that returns {in_words(made)}' if is_known else ''}"
   if origin is None and inspect.isclass(hint):
     return hint.__name__
-  return str(hint).replace("typing.", "").replace("collections.abc.", "")
+  if arguments and _is_sequence(origin) and origin is not tuple:
+    return f"a list of {in_words(arguments[0])}"
+  return re.sub(r"[\w.]+\.(\w+)", r"\1", str(hint))
 
 
 def _kind(value: Any, hint: Any) -> str:
   if isinstance(value, gin.config.ConfigurableReference):
-    return "what it returns" if value.evaluate else "the function itself"
+    if value.evaluate:
+      return "what it returns"
+    made = result_of(value.configurable)
+    return ("the function itself" if "a function" not in in_words(hint) or made is None
+            else f"one that returns {in_words(made)}")
   if isinstance(value, (list, tuple, dict)) and fits(type(value)(), hint):
     return "one with these elements"
   return type(value).__name__
 
 
+def _turned(value: Any) -> Any:
+  """Adds or removes the brackets of a reference; returns other values unchanged."""
+  if not isinstance(value, gin.config.ConfigurableReference):
+    return value
+  return gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
+
+
 def _remedy(value: Any, hint: Any) -> str:
   if isinstance(value, gin.config.ConfigurableReference):
-    other = gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)
+    other = _turned(value)
     return f" Write {other!r}" if fits(other, hint) else ""
+  if isinstance(value, (list, tuple)) and fits(others := list(map(_turned, value)), hint):
+    return f" Write {literal(others)}"
   if isinstance(value, float) and value.is_integer() and fits(int(value), hint):
     return f" Write {int(value)}"
   if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Mistakes that gin does not report: in macros and types, and values that nothing uses."""
+"""Finds mistakes that gin does not report: in macros and types, and unused values."""
 
 import ast
 import contextlib
@@ -17,11 +17,11 @@ from replicator.errors import UsageError, nearest
 
 import gin
 
-_MISSPELLED = 0.8  # The similarity of two scopes from which on one is taken for the other.
+_MISSPELLED = 0.8  # The similarity above which a scope is taken for a misspelling.
 
 
 def check(bindings: Sequence[Binding]) -> None:
-  """Checks all statements of a configuration, also those that later ones override.
+  """Checks all statements of a configuration, including overridden ones.
 
   Raises:
     UsageError: a macro has no value or is never used, a value is not of the annotated type, or
@@ -32,7 +32,7 @@ def check(bindings: Sequence[Binding]) -> None:
   used = {"/".join(reference.scopes) for binding in bindings for reference in binding.references()
           if reference.configurable.selector == MACRO}
   for binding in bindings:
-    # The record of an earlier run may have it for what is gone today.
+    # The record of an earlier run may have it for code that no longer exists.
     if binding.is_macro and binding.scope not in used and not binding.is_record:
       raise UsageError(f"{binding.where}: the macro {binding.name} is never used."
                        f"{_meant_by_macro(binding.name, bindings, used)}")
@@ -62,7 +62,7 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
 
 
 def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> str:
-  """A hint on what `steps = 100` may mean: a parameter with that name, or another macro."""
+  """A hint about what `steps = 100` may mean: a parameter with that name, or a different macro."""
   scope, _, parameter = name.rpartition("/")
   referred = {reference.configurable.selector for binding in bindings
               for reference in binding.references()}
@@ -70,7 +70,7 @@ def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> s
                  if selector in referred or not selector.startswith(("keras.", "tf.", "gin."))
                  for each in parameters(c))
   owners = [owner for owner, each in known if each == parameter]
-  # The owners that the configuration names, or else all.
+  # The owners named in the configuration, or else all.
   named = set(map(short_name, referred | {binding.selector for binding in bindings}))
   owners = [owner for owner in owners if owner in named] or owners
   if owners:
@@ -81,31 +81,36 @@ def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> s
 
 
 def effective(bindings: Sequence[Binding]) -> list[Binding]:
-  """The bindings that no later one overrides, in order."""
+  """Returns the bindings that are not overridden, in order."""
   last = {binding.key: binding for binding in bindings}
   return [binding for binding in bindings if last[binding.key] is binding]
 
 
+_REMEDIES = {"microbatch": "compute the gradients of the step in minimize or in "
+                           "replicator.microbatch, or remove the line"}
+"""The remedy if a configurable that a step should call itself is not called, by name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Unused:
-  """A binding that had no effect so far."""
+  """A binding that has had no effect so far."""
 
   binding: Binding
   reason: str  # Why it had no effect, in one line.
-  # Whether it can have none later either: its configurable was called, but in other scopes, or with
-  # a value that the program passed.
+  # Whether it cannot have one later either: its configurable was called, but in other scopes, or
+  # the program passed the value.
   certain: bool
-  misspelled: bool = False  # Whether its scope is almost that of a call.
+  misspelled: bool = False  # Whether its scope looks like a misspelled scope of a call.
 
   def __str__(self) -> str:
     return f"{self.binding.where}: {self.binding.name} is never used: {self.reason}"
 
 
 def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
-  """The bindings that no call in `called` used, in order.
+  """Returns the bindings that no call in `called` used, in order.
 
-  A binding is no mistake if only an overridden value refers to its configurable: whoever replaces
-  `SNGAN.optimizer = @adam` of an included file cannot remove that file's `adam.beta_1`.
+  It is not a mistake if only an overridden value refers to a binding's configurable: a file that
+  replaces `SNGAN.optimizer = @adam` of an included file cannot remove that file's `adam.beta_1`.
   """
   dropped = set(map(id, dropped_by(bindings)))
   scopes = {scope for scope, _ in called}
@@ -122,7 +127,7 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
 
 
 def is_used(binding: Binding, called: Values) -> bool:
-  """Whether a call used the binding, or one of a narrower scope in its place."""
+  """Whether a call used the binding, or one from a narrower scope instead."""
   return any(selector == binding.selector and _inside(scope, binding.scope)
              and binding.parameter in values for (scope, selector), values in called.items())
 
@@ -145,20 +150,21 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
                               f"is called {where}", True, misspelled)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
-  remedy = f".{hint}" if hint else "; remove the line, or refer to it"
+  remedy = f".{hint}" if hint else f"; {_REMEDIES.get(short, 'remove the line, or refer to it')}"
   return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)
 
 
 def dropped_by(bindings: Sequence[Binding]) -> list[Binding]:
-  """The bindings of what an overridden value refers to, also indirectly; some may be in use.
+  """Returns bindings of configurables that an overridden value refers to, directly or indirectly.
 
-  They stand before the statement that overrides the value: who writes a later one knows of that.
+  Some may be in use. Only bindings before the overriding statement count, because later ones were
+  written knowing of it.
   """
   refers: dict[str, set[str]] = {}
   for binding in bindings:
     refers.setdefault(binding.selector, set()).update(
         reference.configurable.selector for reference in binding.references())
-  next_of: dict[tuple, int] = {}  # The place of the following statement on a parameter, by its key.
+  next_of: dict[tuple, int] = {}  # The place of the next statement about a parameter, by its key.
   dropped_until: dict[str, int] = {}  # By configurable.
   for place, binding in reversed(list(enumerate(bindings))):
     end = next_of.get(binding.key, 0)
@@ -175,7 +181,7 @@ def dropped_by(bindings: Sequence[Binding]) -> list[Binding]:
 
 @contextlib.contextmanager
 def missing_values_reported() -> Iterator[None]:
-  """Turns the error of a call without a value that gin can set into a UsageError."""
+  """Turns the error for a missing argument that gin can set into a UsageError."""
   try:
     yield
   except Exception as error:
@@ -185,7 +191,7 @@ def missing_values_reported() -> Iterator[None]:
 
 
 def missing_value(error: Exception) -> str | None:
-  """One line on what to write, if the error is a call without a value that gin can set; or None."""
+  """Returns the remedy if the error is a missing argument that gin can set; otherwise None."""
   message = str(error)
   found = (re.search(r"Required bindings for `(?P<name>.+)` not provided in config: "
                      r"(?P<missing>\[.*?\])", message)
@@ -195,9 +201,10 @@ def missing_value(error: Exception) -> str | None:
   if not found or len(matches) != 1:
     return None
   known = parameters(registry()[matches[0]])
-  missing = [name for name in ast.literal_eval(found["missing"]) if name in known]
+  all_missing = ast.literal_eval(found["missing"])
+  missing = [name for name in all_missing if name in known]
   if not missing:
-    return None
+    return _called_too_early(matches[0], all_missing)
   names = ", ".join(f"{found['name']}.{name}" for name in missing)
   elsewhere = [f"{binding.where} sets {binding.name} only" for binding in effective(last_read())
                if binding.selector == matches[0] and binding.parameter == missing[0]]
@@ -211,8 +218,19 @@ def missing_value(error: Exception) -> str | None:
           f"{remedy}")
 
 
+def _called_too_early(selector: str, missing: Sequence[str]) -> str | None:
+  """Describes a binding `@NAME()` that only the program can call; None if there is none."""
+  for binding in effective(last_read()):
+    for reference in binding.references():
+      if reference.configurable.selector == selector and reference.evaluate:
+        name = "/".join([*reference.scopes, short_name(selector)])
+        return (f"{binding.where}: {binding.name} = @{name}(): the program calls it, and passes "
+                f"{', '.join(missing)}; write no brackets, @{name}")
+  return None
+
+
 def _configs_of(experiment: str) -> list[str]:
-  """The files right in `configs/` that show a command of an experiment."""
+  """The files directly in `configs/` that show a command of an experiment."""
   shown = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
   return [name for name in gin_files.named() if name.count("/") == 1
           and shown.search(pathlib.Path(gin_files.found(name)).read_text(errors="ignore"))]

@@ -1,4 +1,4 @@
-"""Everything configurable: the names in gin files, and the parameters that these set."""
+"""Everything configurable: the names in gin files, and the parameters that they set."""
 
 import inspect
 import typing
@@ -12,26 +12,26 @@ import gin
 
 
 def binding_name(scope: str, selector: str, parameter: str) -> str:
-  """A parameter as a gin file names it, by the shortest unambiguous name."""
+  """Returns the shortest unambiguous name of a parameter for a gin file."""
   return f"{scope}/" * bool(scope) + f"{short_name(selector)}.{parameter}"
 
 
 def short_name(selector: str) -> str:
-  """The shortest unambiguous name of a configurable."""
+  """Returns the shortest unambiguous name of a configurable."""
   return registry().minimal_selector(selector)
 
 
 def configurable_names() -> list[str]:
-  """The names of all configurables, sorted, without their modules."""
+  """Returns the names of all configurables, sorted, without their modules."""
   return sorted({selector.rpartition(".")[2] for selector, _ in registry().items()
                  if not selector.startswith("gin.")})
 
 
 def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.config.Configurable:
-  """The configurable that `scope/name` in a gin file stands for; it has the `parameter`, if given.
+  """Finds the configurable `scope/name` of a gin file, and checks that it has the `parameter`.
 
   Raises:
-    UsageError: no configurable has the name (if it is the value of `configurable.parameter`, those
+    UsageError: no configurable has the name (with `value_of`, a `configurable.parameter`, those
       that fit there are suggested), several have it, or it has no such parameter.
   """
   scope, _, selector = scoped.rpartition("/")
@@ -62,7 +62,7 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
 
 
 def parameters(configurable: gin.config.Configurable) -> list[str]:
-  """The parameters that a gin file may set, in their order."""
+  """Returns the parameters that a gin file may set, in order."""
   denied = ("self", "cls", *(configurable.denylist or []))
   return [name for name, parameter in _signature(configurable).items() if name not in denied
           and parameter.kind not in _VARIADIC
@@ -70,14 +70,14 @@ def parameters(configurable: gin.config.Configurable) -> list[str]:
 
 
 def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
-  """The defaults of the parameters that a gin file may set, in their order."""
+  """Returns the defaults of the parameters that a gin file may set, in order."""
   signature = _signature(configurable)
   return {name: signature[name].default for name in parameters(configurable)
           if signature[name].default is not inspect.Parameter.empty}
 
 
 def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
-  """A hint, if the name of a configurable stands in the place of a scope; or nothing."""
+  """A hint if the name of a configurable is in the place of a scope; otherwise ''."""
   words = [*filter(None, scope.split("/")), *selector.split(".")]
   for word in words[-1:] if "." in selector else words:
     if word in configurable_names():
@@ -87,23 +87,24 @@ def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
 
 
 def _makers(name: str) -> list[str]:
-  """The configurables that make what a `configurable.parameter` is annotated with, by name."""
+  """The names of configurables that make the annotated type of a `configurable.parameter`."""
   selector, _, parameter = name.rpartition(".")
   found = match(selector) if selector else None
   hint = hints(constructor(found)).get(parameter) if found else None
   kinds = [kind for kind in (hint, *typing.get_args(hint))
            if inspect.isclass(kind) and kind not in _PLAIN]
   return sorted(short_name(selector) for selector, configurable in registry().items()
-                if any(_is_a(result_of(configurable), kind) for kind in kinds))
+                if any(is_a(result_of(configurable), kind) for kind in kinds))
 
 
 def result_of(configurable: gin.config.Configurable) -> Any:
-  """The class that a configurable is, or the annotation of what it returns; None without one."""
+  """Returns the class that a configurable is, or its return annotation; None without one."""
   function = configurable.wrapped
   return function if inspect.isclass(function) else hints(function).get("return")
 
 
-def _is_a(made: Any, kind: type) -> bool:
+def is_a(made: Any, kind: type) -> bool:
+  """Whether a class is a subclass of `kind`, or has all methods of the protocol `kind`."""
   if not inspect.isclass(made):
     return False
   if typing.Protocol in kind.__bases__:
@@ -114,7 +115,7 @@ def _is_a(made: Any, kind: type) -> bool:
 
 
 def hints(function: Any) -> dict[str, Any]:
-  """The annotations of a function; none if one has a name that does not exist at run time."""
+  """Returns the annotations of a function; none if a name in them does not exist at run time."""
   try:
     return typing.get_type_hints(function)
   except (NameError, TypeError, AttributeError):
@@ -122,7 +123,7 @@ def hints(function: Any) -> dict[str, Any]:
 
 
 def constructor(configurable: gin.config.Configurable) -> Any:
-  """The function whose parameters gin sets: for a class, its constructor."""
+  """Returns the function whose parameters gin sets: for a class, its constructor."""
   function = configurable.wrapped
   if isinstance(function, type):
     function = next(getattr(kind, name) for kind in function.__mro__
@@ -137,6 +138,6 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _signature(configurable: gin.config.Configurable) -> Mapping[str, inspect.Parameter]:
   try:
     return inspect.signature(constructor(configurable)).parameters
-  except ValueError:  # A function in C that does not describe itself may take anything.
+  except ValueError:  # A function in C without a signature may take anything.
     return inspect.signature(lambda **anything: None).parameters
 

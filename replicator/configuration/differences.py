@@ -1,4 +1,4 @@
-"""Configurations as texts, read without their programs, and the differences between two."""
+"""Reads the texts of configurations without their programs, and compares them."""
 
 import os
 import pathlib
@@ -14,9 +14,9 @@ from gin import config_parser
 
 
 def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None]]:
-  """The values that differ between the texts of two configurations, with macros replaced.
+  """Compares the values in the texts of two configurations, with macros replaced.
 
-  Returns `{name: (value before, value now)}`, as gin texts, by name; None where it is not set.
+  Returns the differences `{name: (value before, value now)}`, as gin text; None if not set.
 
   Raises:
     ValueError: a text is not gin.
@@ -28,9 +28,9 @@ def differences(before: str, now: str) -> dict[str, tuple[str | None, str | None
 
 
 def values(written: str) -> dict[str, Any]:
-  """The values in the text of a configuration, `{name: value}`, with macros replaced.
+  """Reads the values in the text of a configuration, `{name: value}`, with macros replaced.
 
-  `literal` makes the gin text of a value, that of a `Reference` too.
+  `literal` turns a value, even a `Reference`, back into gin text.
 
   Raises:
     ValueError: the text is not gin.
@@ -42,11 +42,11 @@ def values(written: str) -> dict[str, Any]:
           for scope, selector, parameter, value in statements if parameter}
 
 
-_NOT_GIN = SyntaxError, tokenize.TokenError, RecursionError  # What gin's parser raises.
+_NOT_GIN = SyntaxError, tokenize.TokenError, RecursionError  # The errors of gin's parser.
 
 
 class Reference(str):
-  """A reference `@name`, `@name()` or `%NAME`, as it is written."""
+  """A reference `@name`, `@name()` or `%NAME`, as written."""
 
   @property
   def selector(self) -> str:
@@ -65,10 +65,10 @@ class _Delegate(config_parser.ParserDelegate):
 
 
 def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
-  """The statements of a gin file and of those that it includes, in order, without comments.
+  """Reads the statements of a gin file and of the files it includes, in order, without comments.
 
-  A file that is not gin has its text instead, one that cannot be read has none: who parses it for a
-  run reports the mistake. `inside` are the files that include it.
+  Returns the text of a file that is not gin, and nothing for one that cannot be read: parsing it
+  for a run reports the mistake. `inside` are the files that include it.
   """
   try:
     text = pathlib.Path(gin_files.found(path)).read_text(encoding="utf-8-sig", errors="replace")
@@ -78,7 +78,7 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
   try:
     for statement in config_parser.ConfigParser(text, _Delegate()):
       if not isinstance(statement, config_parser.IncludeStatement):
-        found.append(repr(statement[:-1]))  # The last is its place.
+        found.append(repr(statement[:-1]))  # Without its location.
       elif path not in inside:
         found += written_in(included(statement.filename, path), [*inside, path])
   except _NOT_GIN:
@@ -87,13 +87,13 @@ def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
 
 
 def included(name: str, by: str | None) -> str:
-  """The path of a file that another one includes: beside it, or else where `--gin_file` looks."""
+  """Returns the path of an included file: next to the including one, or found as `--gin_file`."""
   beside = os.path.normpath(os.path.join(os.path.dirname(by), name)) if by else name
   return beside if os.path.isfile(beside) else gin_files.found(name)
 
 
 def bindings_in(written: str) -> list[tuple[str, str, str, Any]]:
-  """The bindings as (scope, selector, parameter, value), with names that need not be registered.
+  """Reads bindings as (scope, selector, parameter, value); names need not be registered.
 
   Raises:
     ValueError: the text is not gin.
@@ -117,7 +117,7 @@ def _expanded(value: Any, macros: dict[str, Any]) -> Any:
 
 
 def references_in(value: Any) -> list[Reference]:
-  """The references inside nested lists, tuples and values of dicts, in order."""
+  """Returns the references inside nested lists, tuples and values of dicts, in order."""
   if isinstance(value, dict):
     return references_in(list(value.values()))
   if isinstance(value, (list, tuple)):

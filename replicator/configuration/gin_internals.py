@@ -1,4 +1,4 @@
-"""The private names of gin that the engine needs. No other file uses one.
+"""The private names of gin that the engine needs. No other file uses any.
 
 gin has no public way to list what is configurable, what is bound, and what a program has called, or
 to parse statements one at a time. A test reports every name here that a new version of gin moves.
@@ -28,7 +28,7 @@ def _readable(value: Any) -> str | None:
     return None
 
 
-# Gin would sort dicts, and leave out values with an infinite float.
+# Gin would sort dicts, and omit values with an infinite float.
 gin.config.pprint = types.SimpleNamespace(pformat=literal)
 gin.config._format_value = _readable
 
@@ -37,32 +37,32 @@ if kernel.is_kernel():
 
 
 def registry() -> SelectorMap:
-  """Everything configurable: a `gin.config.Configurable` for each full name."""
+  """Returns everything configurable: a `gin.config.Configurable` for each full name."""
   return gin.config._REGISTRY
 
 
 def current_bindings() -> Values:
-  """The values bound now, by gin files, the command line, or the program."""
+  """Returns the values bound now, by gin files, the command line, or the program."""
   return gin.config._CONFIG
 
 
 def operative_config() -> Values:
-  """The values of all calls so far, defaults included, except those that the caller passed."""
+  """Returns the values of all calls so far, with defaults, except those that callers passed."""
   return gin.config._OPERATIVE_CONFIG
 
 
 def format_config(values: Values) -> str:
-  """The text of a gin file that binds `values`, without those that gin cannot write."""
+  """Returns the text of a gin file that binds `values`, without those that gin cannot write."""
   return gin.config._config_str(values)
 
 
 def parse_scope() -> AbstractContextManager[gin.config.ParseContext]:
-  """In the body, statements are parsed as those of one file, which has its own imports."""
+  """Makes statements in the body parse as those of one file, with its own imports."""
   return gin.config._parse_scope()
 
 
 def match(selector: str) -> gin.config.Configurable | None:
-  """The configurable that a name stands for in the file that is being parsed, or None.
+  """Returns the configurable with a name in the file that is being parsed, or None.
 
   Raises:
     KeyError: the name is ambiguous.
@@ -76,7 +76,7 @@ def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
 
 
 def remember() -> Callable[[], None]:
-  """Returns a function that puts back what is bound, imported and called now, and gin's lock."""
+  """Returns a function that restores what is bound, imported and called now, and gin's lock."""
   stores: tuple[Any, ...] = (gin.config._CONFIG, gin.config._OPERATIVE_CONFIG, gin.config._IMPORTS,
                              gin.config._SINGLETONS)
   contents, was_locked = [store.copy() for store in stores], gin.config_is_locked()
@@ -91,19 +91,19 @@ def remember() -> Callable[[], None]:
 
 
 def unlock() -> None:
-  """Lets the program import modules with configurables although the configuration is final."""
+  """Lets the program import modules with configurables after the configuration is final."""
   gin.config._set_config_is_locked(False)
 
 
 class LocatedParser(config_parser.ConfigParser):
-  """gin's parser, which sets two lines in its delegate, from 1.
+  """gin's parser, which also sets two line numbers, from 1, in its delegate.
 
-  `line_of_statement` is that of the current statement, `line` that of the newest `@name`.
+  `line_of_statement` is the line of the current statement, `line` that of the newest `@name`.
   """
 
   def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:
     location = super()._current_location(ignore_char_num)
-    if ignore_char_num:  # gin asks in this way at the beginning of a statement.
+    if ignore_char_num:  # gin calls it this way at the beginning of a statement.
       self._delegate.line_of_statement = location.line_num
     return location
 

@@ -1,4 +1,4 @@
-"""The operative configuration, `config.gin`: every value of a run, enough to repeat the run."""
+"""The operative configuration, `config.gin`: every value of a run, enough to repeat it."""
 
 import contextlib
 import pathlib
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from replicator import atomic
-from replicator.configuration import checks, statements
+from replicator.configuration import annotations, checks, statements
 from replicator.configuration.configurables import defaults
 from replicator.configuration.differences import bindings_in, differences, references_in
 from replicator.configuration.gin_internals import (
@@ -24,11 +24,11 @@ import gin
 
 
 def text(earlier: str = "") -> str:
-  """The text of a gin file with all bindings and the values of all calls so far.
+  """Returns the text of a gin file with all bindings and the values of all calls so far.
 
-  Leaves out the bindings of what only an overridden value referred to, unless it was called.
-  `earlier` is the text of the configuration of a run that went further: what that run called, this
-  one will call too, perhaps only in its next evaluation.
+  Omits bindings of configurables that only an overridden value refers to, unless they were called.
+  `earlier` is the text of the configuration of a run that has progressed further: this run will
+  make the same calls, perhaps only in its next evaluation.
   """
   called = {selector for _, selector in operative_config()}
   unused = {binding.selector for binding in checks.dropped_by(statements.last_read())} - called
@@ -45,13 +45,13 @@ def text(earlier: str = "") -> str:
 def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list[str]:
   """Checks that every binding had an effect, and writes `config.gin` to `path`, atomically.
 
-  A `resumed` run continues a checkpoint, so that this process has not evaluated yet; a run has
-  `evaluated` if it did so before its first step, or never does. Returns lines for the user: what a
-  resumed run has changed, and which bindings nothing used so far because they are of an earlier
-  run's `config.gin`, or may serve a later evaluation.
+  A `resumed` run continues from a checkpoint, so this process has not evaluated yet. `evaluated`
+  means that a run has evaluated before its first step, or never does. Returns lines for the user:
+  what a resumed run has changed, and which bindings are unused so far, because they come from an
+  earlier run's `config.gin` or may be used in a later evaluation.
 
   Raises:
-    UsageError: nothing used a binding.
+    UsageError: a binding is unused.
   """
   earlier = ""
   if resumed:
@@ -83,7 +83,7 @@ def _change(before: str | None, now: str | None) -> str:
 
 @contextlib.contextmanager
 def changed_in_body() -> Iterator[list[str]]:
-  """Gives a list of the configurables that the body calls with other values than their defaults."""
+  """Yields a list that gets the configurables that the body calls with non-default values."""
   calls, found = operative_config(), list[str]()
   before = dict(calls)
   calls.clear()
@@ -101,11 +101,11 @@ def changed_in_body() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def calls_of_one_run(*also: str) -> Iterator[None]:
-  """Forgets after the body the calls in it, which are not those of a later run of this process.
+  """Forgets the calls in the body afterwards, so that a later run does not count them as its own.
 
-  Those of the configurables `also` came before the body. What a run has called counts as used, also
-  in later runs under the same configuration. An observer, which ends a run by neither of the
-  exceptions here, finds its calls.
+  Calls of the configurables in `also` are forgotten even from before the body. What a run has
+  called counts as used in later runs under the same configuration. A command that ends a run by an
+  exception that is not handled here can still read its calls.
   """
   before = {key: dict(used) for key, used in operative_config().items() if key[1] not in also}
 
@@ -125,7 +125,7 @@ def calls_of_one_run(*also: str) -> Iterator[None]:
 
 
 def _of_earlier_runs() -> Values:
-  """The calls of earlier runs of this process under the configuration that was read last."""
+  """The calls of earlier runs of this process under the current configuration."""
   global _earlier_runs
   if _earlier_runs[0] is not statements.last_read():
     _earlier_runs = statements.last_read(), {}
@@ -136,16 +136,16 @@ _earlier_runs: tuple[Sequence[statements.Binding], Values] = (), {}
 
 
 def check_scopes() -> None:
-  """Raises a UsageError for bindings in a scope that is almost that of a call, and has no calls.
+  """Raises a UsageError for unused bindings whose scope looks like a misspelled scope of a call.
 
-  A later evaluation may enter other scopes, so only `after_first_step` can refuse the others.
+  A later evaluation may enter other scopes, so only `after_first_step` can reject those.
   """
   found = checks.unused(statements.last_read(), operative_config())
   _refuse(each for each in found if each.misspelled)
 
 
 def check_all_used() -> None:
-  """Raises a UsageError for bindings that nothing used, where nothing more will."""
+  """Raises a UsageError for unused bindings, at a point where nothing else will use them."""
   _refuse(checks.unused(statements.last_read(), operative_config()))
 
 
@@ -157,7 +157,7 @@ def _refuse(mistakes: Iterable[checks.Unused]) -> None:
 
 
 def values_of_call(scope: str, selector: str) -> dict[str, Any]:
-  """The values that a call in a scope would use: bindings, and defaults that gin can write."""
+  """Returns the values a call in a scope would use: bindings, and defaults that gin can write."""
   values = {name: value for name, value in defaults(registry()[selector]).items()
             if _is_literal(value)}
   for outer in outer_scopes(scope):
@@ -165,8 +165,14 @@ def values_of_call(scope: str, selector: str) -> dict[str, Any]:
   return values
 
 
+def value_of(selector: str, parameter: str) -> Any:
+  """Returns the value that a call outside of scopes would use, with macros replaced."""
+  return annotations.resolved(
+      values_of_call("", *registry().matching_selectors(selector))[parameter])
+
+
 def outer_scopes(scope: str) -> list[str]:
-  """The scopes whose bindings apply in a scope, the widest first: `a/b -> '', 'a', 'a/b'`."""
+  """Returns the scopes whose bindings apply in a scope, widest first: `a/b -> '', 'a', 'a/b'`."""
   parts = scope.split("/") if scope else []
   return ["/".join(parts[:length]) for length in range(len(parts) + 1)]
 
@@ -179,7 +185,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def calls_in(written: str) -> Values:
-  """The calls in a configuration's text whose names are configurable now; none if it is not gin."""
+  """Reads the calls in a configuration's text with names that exist now; none if it is not gin."""
   calls: Values = {}
   try:
     bindings = bindings_in(written)
@@ -193,7 +199,7 @@ def calls_in(written: str) -> Values:
 
 
 def _called_by(earlier: str, values: Values) -> Values:
-  """The calls of an earlier run, except of what only the earlier configuration referred to."""
+  """The calls of an earlier run, except of configurables that only its configuration refers to."""
   calls = calls_in(earlier)
   before = {reference.selector.rpartition(".")[2] for reference in references_in(calls)}
   now = {reference.configurable.name for reference in gin.config.iterate_references(values)}

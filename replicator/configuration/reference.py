@@ -1,4 +1,4 @@
-"""The gin parameters that a module brings, as `--help` of an experiment lists them."""
+"""Lists the gin parameters of a module for `--help` of an experiment."""
 
 import inspect
 import re
@@ -13,7 +13,8 @@ import gin
 
 
 def parameters_of(module: str) -> str:
-  """A paragraph for each configurable of a module; parameters without a default are left out."""
+  """Returns a paragraph for each configurable of a module, without parameters that lack a default.
+  """
   found = [each for _, each in registry().items()
            if each.wrapped.__module__ == module and defaults(each)]
   return "\n\n".join(map(_paragraph, sorted(found, key=lambda each: each.name.lower())))
@@ -38,7 +39,7 @@ def _default(value: object) -> str:
 
 
 def _meanings(docstring: str) -> dict[str, str]:
-  """The texts on the arguments in the section `Args:` of a docstring, by name."""
+  """The descriptions of arguments in the section `Args:` of a docstring, by name."""
   section = re.search(r"^Args:\n((?: +.*\n?|\n)+)", docstring, re.MULTILINE)
   found = re.findall(r"^  (\w+): (.*(?:\n    +.*)*)", section[1] if section else "", re.MULTILINE)
   return {name: " ".join(text.split()) for name, text in found}

@@ -1,4 +1,4 @@
-"""The statements of gin files and of the command line, each with the place where it was written."""
+"""Reads the statements of gin files and the command line, with the places where they are."""
 
 import dataclasses
 import os
@@ -23,15 +23,15 @@ from replicator.errors import UsageError, first_line
 import gin
 from gin import config_parser
 
-Find = Callable[..., gin.config.Configurable]  # Has the parameters of `configurables.find`.
+Find = Callable[..., gin.config.Configurable]  # With the parameters of `configurables.find`.
 MACRO = "gin.macro"  # The selector of `NAME = value`, whose scope is the name.
 CONSTANT = "gin.constant"  # The selector of a program's `gin.constant(NAME, value)`, likewise.
-RECORD_HEADER = "# Every value that a run used. Written by replicator."  # Begins a `config.gin`.
+RECORD_HEADER = "# Every value that a run used. Written by replicator."  # Starts a `config.gin`.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Binding:
-  """One statement `scope/configurable.parameter = value`."""
+  """A statement `scope/configurable.parameter = value`."""
 
   scope: str  # Such as 'generator' or 'a/b'; the name of a macro; or ''.
   selector: str  # The full name of the configurable, such as 'replicator.train'.
@@ -43,7 +43,7 @@ class Binding:
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """The parameter in its scope: of two statements with equal keys the later one counts."""
+    """The parameter in its scope; of statements with equal keys, the last one counts."""
     return self.scope, self.selector, self.parameter
 
   @property
@@ -70,15 +70,15 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find,
          implied: Sequence[str] = ()) -> list[Binding]:
   """Binds the values of gin files, in order, and then those of the command line.
 
-  A file includes another one by a path relative to itself, or as `--gin_file` names it. `find`
-  looks up the names that statements bind and refer to. Returns all statements, also overridden
-  ones. Those that are `implied` come last, and count as a record.
+  A file includes others by a path relative to itself, or by a name that `--gin_file` accepts.
+  `find` looks up the names that statements bind and refer to. Returns all statements, including
+  overridden ones. Those in `implied` come last, and count as a record.
 
   Raises:
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
   """
   global _last_read
-  _last_read = []  # A configuration with a mistake leaves none.
+  _last_read = []  # It stays empty if there is a mistake.
   reader = _Reader(find)
   for file in files:
     path = gin_files.found(file)
@@ -97,12 +97,12 @@ _last_read: list[Binding] = []
 
 
 def last_read() -> list[Binding]:
-  """Every statement of the configuration that was read last; none after `gin.clear_config()`."""
+  """Returns all statements of the current configuration; none after `gin.clear_config()`."""
   return _last_read if any(selector != CONSTANT for _, selector in current_bindings()) else []
 
 
 def remember_configuration() -> Callable[[], None]:
-  """Returns a function that puts back gin's present configuration, whatever is read meanwhile."""
+  """Returns a function that restores gin's current configuration."""
   read_before, put_back_gin = _last_read, remember()
 
   def put_back() -> None:
@@ -130,7 +130,7 @@ class _Reader:
     self._open.pop()
 
   def read(self, text: str, file: str | None, is_record: bool = False) -> None:
-    """Reads the statements of a file, or of one `--gin_param`: then `file` is None."""
+    """Reads the statements of a file, or of one `--gin_param` if `file` is None."""
     lines: dict[tuple, int] = {}
     delegate = _Delegate(self._find, text)
     delegate.is_record |= is_record
@@ -167,7 +167,7 @@ class _Reader:
     elif isinstance(statement, config_parser.ImportStatement):
       try:
         context.process_import(statement)
-      except SyntaxError as error:  # In the module: the statement is gin.
+      except SyntaxError as error:  # In the module; the statement itself is valid.
         raise UsageError(first_line(error)) from error
     else:
       self._find(statement.selector)
@@ -183,14 +183,14 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """Looks up the references in values; the parser keeps its lines here, which begin with 1."""
+  """A delegate that looks up references; the parser sets its line numbers, from 1, here."""
 
   def __init__(self, find: Find, text: str):
     super().__init__()
     self._find = find
     self._text = text.splitlines()
     self.is_record = text.startswith(RECORD_HEADER)
-    self.line_of_statement = 1  # Where the statement begins that is parsed.
+    self.line_of_statement = 1  # Where the current statement begins.
     self.line = 1  # The line of the newest statement, or of a `@name` since.
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
@@ -204,7 +204,7 @@ class _PlacedError(UsageError):
 
 
 def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> UsageError:
-  """The error for a statement that begins in line `begin` and is not gin."""
+  """Returns the error for a statement that begins in line `begin` and is not valid gin."""
   if isinstance(error, SyntaxError):
     reason, line, written = error.msg, error.lineno or 1, (error.text or text).strip()
   else:

@@ -1,6 +1,8 @@
-"""The frame of a command: its flags, its name, its exit status, and the line on its failure."""
+"""The frame of a command: its flags, its name, its exit status, and its error line."""
 
 import argparse
+import difflib
+import io
 import os
 import pathlib
 import re
@@ -14,7 +16,7 @@ from replicator.console.error_line import in_one_line
 from replicator.console.programs import COMMANDS
 from replicator.errors import USAGE_STATUS, RunFailed, UsageError, chain_of, first_line, nearest
 
-INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program that Ctrl-C ended.
+INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program ended by Ctrl-C.
 
 
 def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
@@ -22,12 +24,14 @@ def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
               prefix: str = "error") -> int:
   """Calls `work` with the words `argv` (default: this process's); returns the exit status.
 
-  That is the one that `work` returns, or after a line `error: ...` that of an exception: 2 for a
-  UsageError, 1 for a RunFailed or any other, 130 for Ctrl-C. `--debug` among the words shows the
-  traceback, too. `describe` returns the line for an exception that has none of its own; a command
-  without it has no `--debug`, and such an exception is raised.
+  The status is what `work` returns. After an exception, it prints a line `error: ...`, and the
+  status is 2 for a UsageError, 130 for Ctrl-C and 1 for anything else. `--debug` among the words
+  also shows the traceback. `describe` returns the line for an exception that is not a one-line
+  error. A command without it has no `--debug`, and such an exception is raised.
   """
   words = list(sys.argv[1:] if argv is None else argv)
+  if isinstance(sys.stdout, io.TextIOWrapper):  # File names may have bytes in any encoding.
+    sys.stdout.reconfigure(errors="backslashreplace")
   try:
     return work(words)
   except (Exception, KeyboardInterrupt) as error:
@@ -49,7 +53,7 @@ def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
 
 
 class Parser(argparse.ArgumentParser):
-  """Raises a UsageError, with a hint or the `usage`, for a bad command line; no abbreviations."""
+  """A parser that raises a UsageError, with a hint or the `usage`; it allows no abbreviations."""
 
   def __init__(self, prog: str | None = None, **options: Any):
     super().__init__(prog=prog or shlex.join(program()), allow_abbrev=False, **options)
@@ -64,7 +68,7 @@ class Parser(argparse.ArgumentParser):
     self.add_argument("--debug", action="store_true", help="show tracebacks")
 
   def error(self, message: str) -> NoReturn:
-    """Raises the UsageError; argparse calls it."""
+    """Raises the UsageError; called by argparse."""
     if self.usage:
       usage = self.format_usage().removeprefix("usage: ").strip()
       raise UsageError(f"command line: {message}; usage: {usage}")
@@ -74,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(words: str, flags: list[str]) -> str:
-  """A hint on what words that no flag takes may mean."""
+  """A hint about what unrecognized words may mean."""
   first = words.split(" ")[0]
   binding = re.match(r"-*([\w/]+(?:\.\w+)+)\s*=\s*(\S+)", words)
   if "--gin_file" in flags and first.endswith(".gin") and not first.startswith("-"):
@@ -82,20 +86,21 @@ def _meant(words: str, flags: list[str]) -> str:
   if "--gin_param" in flags and binding:
     return f' Write --gin_param="{binding[1]} = {binding[2]}"'
   name, _, value = first.lstrip("-").partition("=")
-  hint = nearest(name, [flag.lstrip("-") for flag in flags]).replace("'", "'--", 1)
-  if value and not hint and "--gin_param" in flags:
+  names = [flag.lstrip("-") for flag in flags]
+  # `--steps=10` is more likely a setting than `--from_step`.
+  if value and "--gin_param" in flags and not difflib.get_close_matches(name, names, 1, 0.75):
     return f' A setting is written as --gin_param="owner.{name} = {value}"'
-  return hint
+  return nearest(name, names).replace("'", "'--", 1)
 
 
 def experiment() -> str:
-  """The name of the running experiment: that of its module or file."""
+  """Returns the name of the running experiment: that of its module or file."""
   name = _module()
   return name.rpartition(".")[2] if name else pathlib.Path(sys.argv[0]).stem
 
 
 def program() -> list[str]:
-  """What starts this program: `replicator COMMAND`, `python -m NAME` or `python file.py`."""
+  """Returns the command of this program: `replicator X`, `python -m NAME` or `python file.py`."""
   name = _module()
   for command, module in COMMANDS.items():
     if module == name:

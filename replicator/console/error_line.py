@@ -1,4 +1,4 @@
-"""Any error in one line: the user's line of code, the cause, the layer, and the remedy if known.
+"""Describes any error in one line: the user's line of code, the cause, the layer and a remedy.
 
     step.py:31: ValueError: Dimensions must be equal, but are 4 and 7 with input shapes: [8,4],
     [8,7] (in the layer generator/blocks/1)
@@ -16,8 +16,19 @@ from typing import Any, NamedTuple
 
 from replicator.errors import OneLineError, UsageError, chain_of, first_line, is_of_user, nearest
 
-# What TensorFlow says of common mistakes in a step, up to where a remedy says more than the rest.
+# TensorFlow's messages for two tensors with different dtypes, one of them float32.
+_MISMATCH = (r"(?=.*\bfloat(32)?\b)(Input '\w+' of '\w+' Op has type .* of argument '\w+'|"
+             r"Tensors in list passed to .* have types \[.*?\]|"
+             r"Tensor conversion requested dtype \w+ for Tensor with dtype \w+|"
+             r"cannot compute \w+ as input #\d+.* but is an? \w+ tensor)")
+
+# TensorFlow's messages for common mistakes in a step, up to the part that a remedy replaces.
 _REMEDIES = {
+    rf"(?=.*\b(half|b?float16)\b){_MISMATCH}":
+        "in half precision the outputs of a network are half, too; write its last layer with "
+        "dtype=keras.config.floatx(), or tf.cast(outputs, keras.config.floatx())",
+    rf"(?=.*\b(double|float64)\b){_MISMATCH}":
+        "the run computes in float64; write keras.config.floatx() in place of tf.float32",
     r"Using a symbolic `tf.Tensor` as a Python `bool` is not allowed":
         "a compiled step has no Python `if` on tensors; write tf.where or tf.cond",
     r"Iterating over a symbolic `tf.Tensor` is not allowed":
@@ -53,11 +64,11 @@ _REMEDIES = {
 class _Frame(NamedTuple):
   file: str
   line: int
-  names: dict[str, Any]  # Its variables and globals; empty if only the place is known.
+  names: dict[str, Any]  # Its locals and globals; empty if only the place is known.
 
 
 def in_one_line(error: BaseException) -> str:
-  """The type and the message of the error's cause, after the user's line, with a hint."""
+  """Returns the user's line, the type and message of the error's cause, and a hint."""
   chain = chain_of(error)
   frames = _frames(chain)
   own = _own(frames)
@@ -65,15 +76,21 @@ def in_one_line(error: BaseException) -> str:
   return f"{_place(own)}{': '.join(said)}{_in_layer(frames)}"
 
 
+def place_of(error: BaseException) -> str:
+  """Returns where an error comes from: `step.py:31 (in the layer net/dense)`; '' if unknown."""
+  frames = _frames(chain_of(error))
+  return f"{_place(_own(frames)).removesuffix(': ')}{_in_layer(frames)}".strip()
+
+
 def line_of(error: BaseException) -> str:
-  """The message of an error that is one line, as it is; else `in_one_line`."""
+  """Returns the message of a one-line error as it is; for other errors `in_one_line`."""
   is_line = isinstance(chain_of(error)[-1], OneLineError)
   return first_line(error) if is_line else in_one_line(error)
 
 
 @contextlib.contextmanager
 def located() -> Iterator[None]:
-  """Adds to a UsageError in the body, the code of a user, the user's line and the layer."""
+  """Adds the user's line and the layer to a UsageError in the body, which is the user's code."""
   try:
     yield
   except Exception as error:
@@ -85,7 +102,7 @@ def located() -> Iterator[None]:
 
 
 def _frames(chain: list[BaseException]) -> list[_Frame]:
-  """The calls that were running, the innermost last."""
+  """The calls that were active, innermost last."""
   found = []
   for error in chain:
     found += [_Frame(frame.f_code.co_filename, line, {**frame.f_globals, **frame.f_locals})
@@ -106,10 +123,10 @@ def _place(own: list[_Frame]) -> str:
 
 
 def _reason(error: BaseException, own: list[_Frame]) -> str:
-  """The line of an error's message that says most, with a remedy or a hint."""
+  """The most informative line of an error's message, with a remedy or a hint."""
   lines = [line for line in str(error).splitlines() if line.strip()] or [""]
   reason = lines[0]
-  if "Graph execution error" in reason:  # The reason, or those of several, come after the places.
+  if "Graph execution error" in reason:  # The reason, or several, come after the places.
     first = re.search(r"^ +\(0\) [A-Z_]+: +(.+)", str(error), re.MULTILINE)
     reason = first[1] if first else next(
         (line for line in lines[1:] if not re.match(" |Detected at node", line)), reason)
@@ -122,7 +139,7 @@ def _reason(error: BaseException, own: list[_Frame]) -> str:
 
 
 def _meant(error: BaseException, frame: _Frame) -> str:
-  """A hint on a name that does not exist, such as ` Did you mean 'image'?`; or nothing."""
+  """A hint about a name that does not exist, such as ` Did you mean 'image'?`; or ''."""
   if isinstance(error, AttributeError) and error.name:
     return nearest(error.name, dir(error.obj))
   if isinstance(error, NameError) and error.name:
@@ -136,7 +153,7 @@ def _meant(error: BaseException, frame: _Frame) -> str:
 
 
 def _in_layer(frames: list[_Frame]) -> str:
-  """` (in the layer generator/blocks/1)`: the path to the innermost layer that was running."""
+  """` (in the layer generator/blocks/1)`: the path to the innermost active layer."""
   keras = sys.modules.get("keras")
   owners: list[Any] = []
   path: list[str] = []
@@ -145,16 +162,16 @@ def _in_layer(frames: list[_Frame]) -> str:
     if item is None or any(item is owner for owner in owners):
       continue
     if keras and isinstance(item, keras.layers.Layer):
-      # One that is being made may have no name yet.
+      # A layer under construction may have no name yet.
       name = _attribute(owners, item) or getattr(item, "name", type(item).__name__)
-      if not name.startswith("_"):  # A private part that does a layer's work, as in Sequential.
+      if not name.startswith("_"):  # Skips private parts that do a layer's work, as in Sequential.
         path.append(name)
     owners.append(item)
   return f" (in the layer {'/'.join(path)})" if path else ""
 
 
 def _attribute(owners: list[Any], item: Any) -> str:
-  """The attribute, or a public list or dict in one, in which an owner holds an object; or empty."""
+  """The attribute of an owner that holds an object, possibly in a public list or dict; or ''."""
   for owner in reversed(owners):
     for name, value in getattr(owner, "__dict__", {}).items():
       if value is item:

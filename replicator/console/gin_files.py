@@ -1,4 +1,4 @@
-"""Gin files by name: in the working directory, in its `configs/`, or in that of this project."""
+"""Finds gin files in the working directory, in its `configs/`, or in this project's `configs/`."""
 
 import os
 import pathlib
@@ -6,15 +6,15 @@ import pathlib
 from replicator.errors import ENGINE, nearest
 
 OURS = pathlib.Path(ENGINE).parent
-"""The folder that holds `replicator`, `models`, `experiments` and `configs`: a clone, or the one
-where packages are installed."""
+"""The folder with `replicator`, `models`, `experiments` and `configs`: a clone, or the folder of
+installed packages."""
 
 
 def found(name: str) -> str:
-  """The path of the gin file that `name` stands for, or `name` itself if there is none.
+  """Returns the path of the gin file `name`, or `name` itself if there is none.
 
-  `configs/sngan_digits.gin` and `sngan_digits.gin` are this project's file in every folder that has
-  no such file of its own.
+  `configs/sngan_digits.gin` and `sngan_digits.gin` mean this project's file, in any folder without
+  a file of that name.
   """
   name = os.path.expanduser(name)
   places = [name, os.path.join("configs", name), str(OURS / "configs" / name)]
@@ -24,13 +24,13 @@ def found(name: str) -> str:
 
 
 def named() -> list[str]:
-  """The files in `configs/`, that of the working directory and this project's, by name."""
+  """Lists the files in `configs/` of the working directory and of this project."""
   return sorted({file.relative_to(folder).as_posix() for folder in (pathlib.Path(), OURS)
                  for file in (folder / "configs").rglob("*.gin")})
 
 
 def named_like(name: str) -> str:
-  """The end of the line on a missing file: `. Did you mean 'configs/sngan.gin'?`, or nothing."""
+  """Returns a hint for a missing file: `. Did you mean 'configs/sngan.gin'?`, or ''."""
   beside = pathlib.Path(os.path.dirname(name) or ".").glob("*.gin")
   hint = nearest(name, [*map(str, beside), *named()])
   return f".{hint}" if hint else ""

@@ -1,4 +1,4 @@
-"""The backend of Keras: TensorFlow, also where a variable or a file asks for another one."""
+"""Sets the backend of Keras to TensorFlow, even if a variable or a file requests another."""
 
 import json
 import os
@@ -11,9 +11,9 @@ _NAME = "tensorflow"
 
 
 def use_tensorflow() -> None:
-  """Makes Keras compute with TensorFlow, and says so if it would not.
+  """Makes Keras use TensorFlow, and prints a note if a different backend was requested.
 
-  Raises a UsageError if Keras is imported with another backend.
+  Raises a UsageError if Keras is already imported with a different backend.
   """
   if "keras" in sys.modules:
     config = getattr(sys.modules["keras"], "config", None)  # None while it is being imported.

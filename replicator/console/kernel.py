@@ -1,4 +1,4 @@
-"""The kernel of a Jupyter notebook, and a place in the output of its cell that is written again."""
+"""Output in a Jupyter notebook that can be replaced."""
 
 import html
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-_SECONDS = 0.5  # The least time between two contents of a line.
+_SECONDS = 0.5  # The least time between two updates of a line.
 
 
 def is_kernel() -> bool:
@@ -18,13 +18,13 @@ def is_kernel() -> bool:
 
 
 class Place:
-  """A place in the output of the running cell; the first `show` makes it, later ones replace it."""
+  """A place in the output of the running cell, made by the first `show` and then replaced."""
 
   def __init__(self) -> None:
     self._handle: Any = None
 
   def show(self, page: str, text: str) -> None:
-    """Shows HTML, or `text` where the notebook shows none."""
+    """Shows HTML, or `text` if the notebook cannot show HTML."""
     from IPython.display import display
     content = {"text/html": page, "text/plain": text}
     if self._handle is None:
@@ -34,15 +34,15 @@ class Place:
 
 
 class Line:
-  """A live line as `rich.live.Live` has it, in a notebook; twice a second at most."""
+  """A live line in a notebook, like `rich.live.Live`, updated at most twice a second."""
 
   def __init__(self) -> None:
     self._place = Place()
     self._text = self._shown = ""
-    self._next = 0.0  # The earliest time.
+    self._next = 0.0  # The earliest time for an update.
 
   def update(self, line: RenderableType, refresh: bool = True) -> None:
-    """Replaces the line by another one."""
+    """Replaces the line."""
     self._text = str(line)
     if self._shown != self._text and time.monotonic() >= self._next:
       self._show()

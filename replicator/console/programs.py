@@ -1,4 +1,4 @@
-"""The programs of `python -m`: experiments, those of the user too, and `replicator` commands."""
+"""The programs of `python -m`: experiments, including the user's, and `replicator` commands."""
 
 import ast
 import importlib.util
@@ -12,24 +12,25 @@ COMMANDS = {
     "sample": "experiments.sample", "play": "experiments.play",
     "evaluate": "experiments.evaluate", "export": "experiments.export",
     "launch": "replicator.tools.launch", "compare": "replicator.tools.compare",
-    "rerun": "replicator.tools.rerun", "new": "replicator.tools.new",
+    "rerun": "replicator.tools.rerun", "replay": "replicator.app.replay",
+    "new": "replicator.tools.new",
     "convert": "models.vision.convert", "preview": "models.vision.preview"}
-"""The modules that are commands of their own, by the word after `replicator`."""
+"""The modules of commands, by the word after `replicator`."""
 
 
 def experiments() -> dict[str, pathlib.Path]:
-  """The files in all folders `experiments/` on the path, by name, without importing any."""
+  """Finds the files in all folders `experiments/` on the path, by name, without importing them."""
   spec = importlib.util.find_spec("experiments")
   places = map(pathlib.Path, (spec and spec.submodule_search_locations) or [])
   commands = {module.rpartition(".")[2] for module in COMMANDS.values()}
-  # Python takes the first of two files of one name.
+  # Python takes the first of two files with the same name.
   return {file.stem: file for place in reversed([*places, OURS / "experiments"])
           for file in sorted(place.glob("*.py"))
           if not file.stem.startswith("_") and file.stem not in commands}
 
 
 def summary(file: pathlib.Path) -> str:
-  """The first line of the docstring of a Python file; empty if it has none."""
+  """Returns the first line of the docstring of a Python file; '' if it has none."""
   try:
     docstring = ast.get_docstring(ast.parse(file.read_bytes()))
   except (OSError, SyntaxError, ValueError):
@@ -38,18 +39,18 @@ def summary(file: pathlib.Path) -> str:
 
 
 def file_of(module: str) -> pathlib.Path:
-  """The file of one of `COMMANDS`."""
+  """Returns the file of one of `COMMANDS`."""
   path = OURS / module.replace(".", "/")
   return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def name_of(program: str) -> str:
-  """The short name of a program, a module or a file: `experiments.sngan -> sngan`."""
+  """Returns the short name of a program, a module or a file: `experiments.sngan -> sngan`."""
   return pathlib.Path(program).stem if program.endswith(".py") else program.rpartition(".")[2]
 
 
 def program_of(words: list[str]) -> tuple[str, list[str]]:
-  """The module or file.py that a `replicator` command line runs, and the words for it.
+  """Returns the module or file.py that a `replicator` command line runs, and its arguments.
 
       ["run", "sngan", "--eager"] -> "experiments.sngan", ["--eager"]
 
@@ -71,9 +72,4 @@ def program_of(words: list[str]) -> tuple[str, list[str]]:
   if name not in experiments():
     raise UsageError(f"replicator run {name}: no such experiment.{nearest(name, experiments())} "
                      "python -m experiments lists them")
-  module = f"experiments.{name}"
-  try:
-    importlib.util.find_spec(module)
-  except ModuleNotFoundError as error:  # A package of the user's hides it.
-    raise UsageError(f"replicator run {name}: {error}") from error
-  return module, rest
+  return f"experiments.{name}", rest

@@ -1,7 +1,7 @@
-"""The present work of a program, so that it is never silent for long, and a training's progress.
+"""Shows what a program is doing, so that it is never silent for long, and the progress of a run.
 
   loading TensorFlow: 4s
-  step 200/5000  41.2 steps/s  2637 examples/s  data wait 2%  d 1.234  g 0.456  1m 56s left
+  step 200/5000  41.2 steps/s  2637 examples/s  loss/discriminator 1.234, generator 0.456  2m left
 """
 
 import collections
@@ -19,34 +19,36 @@ from rich.text import Text
 
 SILENT_SECONDS = 4.0  # The longest time without a plain line while something is being done.
 _BEAT_SECONDS = 0.5
-_NOTEBOOK_WIDTH = 115  # Characters.
-_RATE_SECONDS = 30.0  # Rates are means over this much of the recent past.
-_PLAIN_SECONDS = 5.0  # The least time between two plain lines of a training.
-_PLAIN_WIDTH = 60  # Characters for the scalars of a plain line.
+_NOTEBOOK_WIDTH = 115  # In characters.
+_RATE_SECONDS = 30.0  # Rates are means over this recent time.
+_PLAIN_SECONDS = 5.0  # The least time between two plain lines of a run.
+_PLAIN_WIDTH = 60  # The width of the scalars on a plain line, in characters.
+_LEAST_WIDTH = 24  # The width reserved for scalars on the live line; rates give way.
 _BAR_WIDTH = 12
 
 
 class Status:
-  """Writes lines that stay, and says what is being done, from entry to exit.
+  """A context manager that writes lasting lines, and shows what is being done.
 
-  On a terminal, a live line below the others says what is being done, and for how long; so does one
-  line of a notebook. Elsewhere a plain line says so whenever nothing was written for
-  `SILENT_SECONDS`. All goes to `console`, or else to standard output.
+  On a terminal or in a notebook, a live line below the others shows what is being done, and for how
+  long. Elsewhere, a plain line does so whenever nothing was written for `SILENT_SECONDS`. Output
+  goes to `console`, by default standard output; `keep` gets each lasting line.
   """
 
-  def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
-    # By itself, rich would make an output of its own of every line in a notebook.
+  def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic,
+               keep: Callable[[str], None] = lambda line: None):
+    # By default, rich makes a separate output of every line in a notebook.
     self._console = console or Console(force_jupyter=False, width=_NOTEBOOK_WIDTH if
                                        kernel.is_kernel() else None)
-    self._clock = clock
+    self._clock, self._keep = clock, keep
     self._live: Live | kernel.Line | None = None
     self._what = ""
     self._begun = self._since = 0.0
-    self._last_line = -math.inf  # When the last plain line was written.
+    self._last_line = -math.inf  # The time of the last plain line.
     self._lock = threading.RLock()
     self._ended = threading.Event()
 
-  _shown: "Status | None" = None  # The newest one that was entered; one line at a time is live.
+  _shown: "Status | None" = None  # The last one entered; only one live line is shown at a time.
 
   def __enter__(self) -> "Status":
     if Status._shown is not None:
@@ -70,9 +72,10 @@ class Status:
       self._live.stop()
 
   def note(self, line: str) -> None:
-    """Writes one line that stays on the terminal, above the live line."""
+    """Writes a lasting line above the live line."""
     with self._lock:
       self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+      self._keep(line)
       self._last_line = self._clock()
 
   def show(self, line: RenderableType) -> None:
@@ -81,7 +84,7 @@ class Status:
       self._live.update(line, refresh=True)
 
   def doing(self, what: str) -> None:
-    """Says from now on that `what` is being done; nothing if it is empty."""
+    """Shows from now on that `what` is being done; nothing if it is empty."""
     with self._lock:
       if self._what and not what:
         self.show("")
@@ -89,7 +92,7 @@ class Status:
       self.beat()
 
   def beat(self) -> None:
-    """Says what is being done if it is time to; a thread calls it twice a second."""
+    """Shows what is being done if it is due; a thread calls this twice a second."""
     with self._lock:
       now = self._clock()
       if self._what and self._live is not None:
@@ -103,34 +106,35 @@ class Status:
 
 
 class Progress(Status):
-  """Shows the steps, rates, scalars and the time left of a training, from entry to exit.
+  """A `Status` that also shows the steps, rates, scalars and remaining time of a run.
 
-  On a terminal or in a notebook this is the live line, elsewhere a plain line now and then. The
-  training goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over all
-  replicas. The lines go to `console`, or else to standard output.
+  On a terminal or in a notebook this is the live line, elsewhere an occasional plain line. The run
+  goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over all
+  replicas. Lines go to `console`, by default standard output; `keep` gets lasting lines, and the
+  plain lines even on a terminal.
   """
 
   def __init__(self, total_steps: int, global_batch_size: int, first_step: int = 0, *,
-               console: Console | None = None, clock: Callable[[], float] = time.monotonic):
-    super().__init__(console, clock)
+               console: Console | None = None, clock: Callable[[], float] = time.monotonic,
+               keep: Callable[[str], None] = lambda line: None):
+    super().__init__(console, clock, keep)
     self._total_steps = total_steps
     self._global_batch_size = global_batch_size
     self._first_step = first_step
-    self._back: tuple[float, int] | None = None  # When the run was rolled back, and to which step.
+    self._back: tuple[float, int] | None = None  # The time and the step of the last rollback.
     self._points: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
-    self._unseen = ""  # The newest plain line, if it has not been written yet.
-    self._last_progress = -math.inf  # When the last plain line was written.
+    self._unseen = ""  # The newest plain line, if it is not written yet.
+    self._last_progress = -math.inf  # The time of the last plain line of progress.
 
   def __exit__(self, *exception: object) -> None:
-    if self._unseen:
-      self.note(self._unseen)
+    self._write_unseen()
     super().__exit__(*exception)
 
   def update(self, step: int, scalars: Mapping[str, float], data_wait: float | None = None
              ) -> None:
     """Shows that `step` steps are done, with the `scalars` of this log point; ends `doing`.
 
-    `data_wait` is the share of the time in which the steps waited for data, in [0, 1].
+    `data_wait` is the share of time spent waiting for data, in [0, 1].
     """
     steps_per_second = self._rate(step)
     done = f"{step}/{self._total_steps}"
@@ -140,22 +144,28 @@ class Progress(Status):
       rates.append(f"data wait {data_wait:.0%}")
     time_left = self._time_left(step, steps_per_second)
     self.doing("")
-    room = _PLAIN_WIDTH
+    line = lambda room: "  ".join(
+        filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
+    self._unseen = f"step {line(_PLAIN_WIDTH)}"
+    if step >= self._total_steps or self._clock() - self._last_progress >= _PLAIN_SECONDS:
+      self._write_unseen()
     if self._live is not None:
-      room = self._console.width - len("  ".join([done, *rates, time_left])) - _BAR_WIDTH - 4
-    line = "  ".join(filter(None, [done, *rates, _format_scalars(scalars, room), time_left]))
-    if self._live is not None:
+      rest = lambda: _BAR_WIDTH + 4 + len("  ".join([done, *rates, time_left]))
+      # On a narrow terminal, losses come before the data wait and the examples per second.
+      while scalars and len(rates) > 1 and self._console.width - rest() < _LEAST_WIDTH:
+        rates.pop()
       done_part = bar(step, self._total_steps, _BAR_WIDTH), "bar.complete"
-      self.show(Text.assemble(done_part, f"  {line}", no_wrap=True, overflow="ellipsis"))
-      return
-    self._unseen = f"step {line}"
-    now = self._clock()
-    if step >= self._total_steps or now - self._last_progress >= _PLAIN_SECONDS:
-      self.note(self._unseen)
-      self._unseen, self._last_progress = "", now
+      self.show(Text.assemble(done_part, f"  {line(self._console.width - rest())}", no_wrap=True,
+                              overflow="ellipsis"))
+
+  def _write_unseen(self) -> None:
+    """Writes the newest plain line; on a terminal only to `keep`, since the live line shows it."""
+    if self._unseen:
+      (self.note if self._live is None else self._keep)(self._unseen)
+      self._unseen, self._last_progress = "", self._clock()
 
   def go_back(self, step: int) -> None:
-    """Counts from an earlier step on, because the run was rolled back."""
+    """Counts from an earlier step, after the run was rolled back."""
     self._points.clear()
     self._back = self._clock(), step
 
@@ -178,11 +188,19 @@ class Progress(Status):
 
 
 def _format_scalars(scalars: Mapping[str, float], width: int) -> str:
-  """`d 1.234  g 0.456  +3`: as many scalars as fit, then the number of the others."""
-  texts = [f"{name} {format_number(float(value))}" for name, value in scalars.items()]
+  """Formats the scalars that fit, and the number of others: `loss/d 1.234, g 0.456  lr 0.1  +3`.
+
+  The prefix of a group, such as `loss/`, is written only before its first scalar.
+  """
+  texts, group = [], ""
+  for name, value in scalars.items():
+    prefix, _, last = name.rpartition("/")
+    texts.append((f", {last}" if prefix and prefix == group else f"  {name}")
+                 + f" {format_number(float(value))}")
+    group = prefix
   for shown in range(len(texts), -1, -1):
-    rest = [f"+{len(texts) - shown}"] if shown < len(texts) else []
-    line = "  ".join(texts[:shown] + rest)
+    rest = [f"  +{len(texts) - shown}"] if shown < len(texts) else []
+    line = "".join(texts[:shown] + rest).removeprefix("  ")
     if len(line) <= width:
       return line
   return ""

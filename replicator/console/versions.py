@@ -1,11 +1,11 @@
-"""The versions of the packages that a run computes with."""
+"""The versions of the packages that affect the numbers of a run."""
 
 import importlib.metadata
 import platform
 
 
 def versions() -> dict[str, str | None]:
-  """The versions of Python and of the numerical packages; None if not installed."""
+  """Returns the versions of Python and of the numerical packages; None if not installed."""
   names = ("tensorflow", "keras", "numpy", "gin-config", "replicator")
   return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 

@@ -1,1 +1,1 @@
-"""`replicator doctor`: proves that a step trains the same however it is divided."""
+"""`replicator doctor`: checks that a step trains the same however it is divided."""

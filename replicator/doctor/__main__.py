@@ -1,4 +1,4 @@
-"""Proves that a step trains the same on 1 and N replicas, or names the first difference and why.
+"""Checks that a step trains the same on 1 and N replicas, or reports the first difference and why.
 
     replicator doctor --experiment=experiments.sngan --gin_file=F [--gin_file=G ...]
                       [--gin_param="a.b = 1" ...] [--steps=5] [--precision=float64]
@@ -6,13 +6,13 @@
     replicator doctor --scaling --experiment=... [--bandwidth=B --latency=S]
                       [--step_seconds=S] [--strong]
 
-The first steps are computed on 1, 2 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with
+It computes the first steps on 1, 2 and 4 logical CPUs, in 2 micro-batches and in 2 processes, with
 the same seed and global batch; the strategy and the precision of the gin files are ignored. Every
 loss, averaged gradient and variable must agree to 1e-9 in float64, or to 1e-3 in float32.
 
-With `--check_resume` a run that is interrupted, and resumed in a new process, must equal bit for
-bit the run that is not, under the configured strategy. With `--scaling` it counts the collectives
-of the step, times it on one replica, and predicts its efficiency on 2 to 512.
+With `--check_resume`, a run that is interrupted and resumed in a new process must equal an
+uninterrupted run bit for bit, under the configured strategy. With `--scaling`, it counts the
+collectives of the step, times it on one replica, and predicts its efficiency on 2 to 512 replicas.
 
 Exit status: 0 all agree; 1 something differs or fails; 2 bad command line or configuration.
 """
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(words: list[str]) -> int:
   flags = _parse(words)
-  # The check of replicas needs several devices of a kind: every machine has CPUs.
+  # The check of replicas needs several devices of one kind, and every machine has CPUs.
   if not (flags.check_resume or flags.scaling):
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
   from replicator.configuration.checks import missing_values_reported
@@ -51,11 +51,10 @@ def _check(words: list[str]) -> int:
 
 
 def _hint(error: BaseException) -> str:
-  """The remedy for a step that has only ever run in float32; or nothing."""
+  """A hint for a step that has only ever run in float32, or ''."""
   text = str(error)
   if re.search(r"\b(float32|float tensor)\b", text) and re.search(r"\b(float64|double)\b", text):
-    return (" (the proof is in float64: cast to keras.config.floatx() instead of tf.float32, or "
-            "compare loosely with --precision=float32)")
+    return " (the proof is in float64; --precision=float32 compares loosely)"
   return ""
 
 
@@ -68,7 +67,7 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
     hand_over(flags.record, check.record_process())
     return 0
   check.prepare()
-  print(f"{flags.experiment}: {steps} steps of {check.reference.batch_size} examples in "
+  print(f"{flags.experiment}: {steps} steps of {check.reference.evidence.batch_size} examples in "
         f"{precision}, against 1 replica\n(the largest relative difference of a batch, loss, "
         f"gradient or variable; up to {check.tolerance:g} is rounding)", flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
@@ -101,6 +100,7 @@ def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list
   print(f"  one replica computes for {1000 * seconds:.4g} ms a step, "
         + ("as --step_seconds says" if flags.step_seconds else "measured here"))
   print(f"  each replica takes part in {model.counted(cost.transfers)}\n"
+        f"  each of N replicas keeps {model.kept(cost.weights, cost.state, cost.transfers)}\n"
         "efficiency, if no replica computes while it sends:")
   networks = ({"given": model.Network(flags.bandwidth, flags.latency)} if flags.bandwidth
               else model.NETWORKS)
@@ -110,9 +110,9 @@ def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list
 
 
 def _conclude(results: Iterator[CheckResult], good: str, bad: str, partly: str = "") -> int:
-  """Prints each row as soon as it is known, and what this step does; returns the exit status.
+  """Prints each row as soon as it is known, and a conclusion; returns the exit status.
 
-  `partly` is what to say if not all rows were compared.
+  `partly` is the conclusion if some rows were not compared.
   """
   verdicts = set()
   for result in results:

@@ -1,6 +1,6 @@
-"""The experiment that the doctor examines: its `main`, its configuration, and new processes of it.
+"""The experiment that the doctor checks: its `main`, its configuration, and new processes for it.
 
-Loads no TensorFlow by itself: the doctor chooses the devices first.
+It does not load TensorFlow when imported, because the doctor chooses the devices first.
 """
 
 import importlib.util
@@ -23,13 +23,13 @@ from replicator.processes import Child
 import gin
 
 LIMIT = 3600.0
-"""Seconds that a new process of an experiment may take: a deadlock must not hold the doctor."""
+"""The most seconds that a process of an experiment may take, so that a deadlock ends."""
 
-_ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Also that of a worker.
+_ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Also from a worker.
 
 
 def load(experiment: str) -> Callable[[str], None]:
-  """The `main` that a module or a file passes to `app.run`; UsageError: it is missing, or none."""
+  """Returns the `main` that a module or file passes to `app.run`; UsageError: there is none."""
   from replicator.app.experiment import main_of  # It loads TensorFlow.
   is_file = experiment.endswith(".py")
   try:
@@ -55,7 +55,7 @@ def load(experiment: str) -> Callable[[str], None]:
 
 
 def bound(name: str, default: Any) -> Any:
-  """The value that the configuration binds to a gin parameter, or `default`."""
+  """Returns the value that the configuration binds to a gin parameter, or `default`."""
   try:
     return gin.query_parameter(name)
   except ValueError:
@@ -63,7 +63,7 @@ def bound(name: str, default: Any) -> Any:
 
 
 def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings: str) -> None:
-  """Configures an experiment, with further `bindings`, for `steps` steps if it binds no number."""
+  """Configures an experiment, with extra `bindings`; for `steps` steps if it sets no number."""
   from replicator.app import config  # It loads TensorFlow.
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
@@ -71,9 +71,10 @@ def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings
 
 
 def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
-  """The recording of the doctor's command line `words` in a new process, or a cluster of `workers`.
+  """Returns a recording made in a new process, or cluster of `workers`, with the doctor's `words`.
 
-  Raises a UsageError if it failed, with the first error that it printed, or did not end in an hour.
+  Raises a UsageError, with the first error that was printed, if it failed; or if it did not end
+  within an hour.
   """
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
     path, output = pathlib.Path(folder, "recording"), pathlib.Path(folder, "output")
@@ -87,7 +88,7 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
     try:
       child.end(deadline)
     finally:
-      child.send_signal(signal.SIGKILL)  # This process may be interrupted; or it left others.
+      child.send_signal(signal.SIGKILL)  # After an interrupt, or if it left other processes.
     is_late, status = time.monotonic() >= deadline, child.process.returncode
     if not is_late and status == 0:
       return pickle.loads(path.read_bytes())
@@ -103,6 +104,6 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
 
 
 def hand_over(path: str, recording: Any) -> None:
-  """Writes a recording, if it is the chief's, for the process that called `recorded_by`."""
+  """Writes the chief's recording for the process that called `recorded_by`."""
   if recording.is_chief:
     pathlib.Path(path).write_bytes(pickle.dumps(recording))

@@ -1,4 +1,4 @@
-"""Whether a step trains the same on one replica and on many: its variants, and their comparison."""
+"""Checks that a step trains the same on one replica and on many, by comparing variants of it."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from replicator.doctor.replica_recording import ReplicaRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, SKIPPED, CheckResult
 from replicator.errors import UsageError, first_line
 from replicator.strategies import strategy
-from replicator.strategies.replicator import replaced
+from replicator.strategies.replicator import Replicator, replaced
 from replicator.training.checks import diagnosis
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class ReplicaCheck:
-  """Records the variants of an experiment, and compares them with one replica."""
+  """A comparison of variants of an experiment with one replica."""
 
   main: Callable[[str], None]
   files: Sequence[str]
@@ -70,6 +70,7 @@ class ReplicaCheck:
     configure(self.files, self.params, self.steps, "train.steps_per_call = 1",
               f"train.precision = '{self.precision}'", f"microbatch.n = {microbatches}")
     with replaced(**strategy):
+      Replicator()  # The program may start TensorFlow first, and then no cluster could start.
       return replica_recording.record(self.main, self.steps, self.precision)
 
   def _microbatch_result(self) -> CheckResult:
@@ -78,7 +79,7 @@ class ReplicaCheck:
       return CheckResult(name, SKIPPED, "the step does not call replicator.microbatch")
     if not self.reference.evidence.has_global_batch_norm:
       return self._result(name, 2, functools.partial(self._record, 1, 2), microbatches=True)
-    # Its statistics are those of a micro-batch: that is another training than the full batch's.
+    # Statistics per micro-batch train differently from those of the full batch.
     result = self._result(name, 2, functools.partial(self._record, 2, 2),
                           lambda: self._record(1, 2))
     note = ("compared on 2 replicas with 2 micro-batches on 1: GlobalBatchNorm takes its "
@@ -98,7 +99,8 @@ class ReplicaCheck:
     detail = f"{largest.relative:.1e}  (a {kind} at step {step})"
     if first is None:
       return CheckResult(name, AGREES, detail)
-    case = diagnosis.Case(reference, other, first, parts, microbatches, self.tolerance)
+    case = diagnosis.Case(reference.quantities, reference.evidence, other, first, parts,
+                          microbatches, self.tolerance)
     cause = case.cause() if first.key[0] == 0 else self._unsteady(first.key[1]) or case.cause()
     agreeing = diagnosis.agreeing(reference.quantities, other, self.tolerance)
     return CheckResult(name, DIFFERS, detail, (
@@ -109,7 +111,7 @@ class ReplicaCheck:
     if "does not divide" in str(error):
       return CheckResult(name, SKIPPED, first_line(error))
     reason = first_line(error) if isinstance(error, UsageError) else in_one_line(error)
-    # A draw of Keras makes a variable, its state; TensorFlow refuses that elsewhere.
+    # A Keras draw makes a variable for its state; TensorFlow reports that at a different place.
     draws = [draw for draw in self.reference.evidence.draws
              if reason.startswith(draw.rpartition(" at ")[2] + ": ")
              or ("keras.random makes" in reason and draw.startswith("a keras.random"))]
@@ -117,7 +119,7 @@ class ReplicaCheck:
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 
   def _unsteady(self, kind: str) -> str:
-    """The cause of a first difference in such quantities, if one replica differs from itself."""
+    """The cause of a first difference of this `kind`, if even one replica is not reproducible."""
     if self._differs_again is None:
       return ""
     if kind != diagnosis.BATCH:

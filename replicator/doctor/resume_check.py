@@ -1,7 +1,7 @@
-"""Whether an interrupted run equals, bit for bit, the run that was not interrupted.
+"""Checks that an interrupted run equals an uninterrupted one bit for bit.
 
-Three processes train and save every step: one without interruption, one that ends half-way, and one
-that resumes from there. A difference before the interruption is not the fault of the resume.
+Three processes train and save every step: one without interruption, one that ends halfway, and one
+that resumes from there. A difference before the interruption is not caused by resuming.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 from replicator.app import config
 from replicator.console.formatting import listed
 from replicator.doctor.experiment import bound, recorded_by
-from replicator.doctor.resume_recording import ResumeRecording
+from replicator.doctor.resume_recording import CALLBACKS, ResumeRecording
 from replicator.doctor.verdict import AGREES, DIFFERS, FAILED, CheckResult
 from replicator.errors import UsageError
 from replicator.training.checkpoints import store
@@ -32,7 +32,7 @@ Trajectory = Mapping[int, Mapping[tuple[str, str], Any]]
 class SavedSteps(Mapping[int, Mapping[tuple[str, str], Any]]):
   """The trajectory of a run that logged and saved some steps.
 
-  A step is read when it is asked for, since the replay of an agent may be of gigabytes.
+  Steps are read on demand, since an agent's replay buffer may have gigabytes.
   """
 
   def __init__(self, workdir: pathlib.Path, steps: Sequence[int]):
@@ -55,7 +55,7 @@ class SavedSteps(Mapping[int, Mapping[tuple[str, str], Any]]):
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-  """The first quantity that is not the same in two trajectories."""
+  """The first quantity that differs between two trajectories."""
 
   step: int
   kind: str  # `SCALAR` or `VARIABLE`.
@@ -64,7 +64,7 @@ class Mismatch:
 
 
 def first_mismatch(one: Trajectory, other: Trajectory) -> Mismatch | None:
-  """Compares step by step, scalars before variables, which are computed later; None if equal."""
+  """Compares step by step, scalars first because variables are computed later; None if equal."""
   for step, a in one.items():
     b = other[step]
     for kind, name in {**a, **b}:
@@ -75,7 +75,7 @@ def first_mismatch(one: Trajectory, other: Trajectory) -> Mismatch | None:
 
 
 def _difference(kind: str, a: Any, b: Any) -> str:
-  """How a value differs, in words; empty if it does not."""
+  """Describes how a value differs; '' if it does not."""
   if kind == SCALAR:
     return f"{b} instead of {a}" if a != b else ""
   if a is None or b is None:
@@ -95,7 +95,7 @@ def _difference(kind: str, a: Any, b: Any) -> str:
 
 def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecording,
                  deterministic: bool = True) -> str:
-  """Why two processes that began at step 0 differ; `deterministic` is the setting of `train`."""
+  """Explains why two processes from step 0 differ; `deterministic` is the setting of `train`."""
   if not deterministic:
     return ("train.deterministic = False: operations may add up in another order each time; set "
             "it to True")
@@ -108,14 +108,21 @@ def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecord
           "np.random.default_rng(), the time or the order of a set; draw with replicator.random")
 
 
-def cause_after(first: Mismatch, saved: int, unbroken: ResumeRecording, resumed: ResumeRecording
-                ) -> str:
-  """Why a run differs after it was saved at step `saved` and resumed."""
+def cause_after(first: Mismatch, saved: int, unbroken: ResumeRecording, again: ResumeRecording,
+                resumed: ResumeRecording) -> str:
+  """Explains why a run differs after it was saved at step `saved` and resumed.
+
+  `again` is the recording of its beginning, up to that step.
+  """
   step = _first_other_batch(first.step, unbroken, resumed)
   if step:
     return _cause_in_input(step, saved, unbroken, resumed)
   causes = []
-  if unbroken.changed:
+  if lost := lost_values(unbroken, again, resumed, saved + 1):
+    causes.append("Python values that are others after the resume, and in no checkpoint: "
+                  f"{listed(lost)}; keep them in tf.Variables that are attributes of the step, or "
+                  "in an environment, have them depend on the seed of its episode alone")
+  elif unbroken.changed:
     causes.append(f"Python values that change from step to step and are in no checkpoint: "
                   f"{listed(unbroken.changed)}; keep them in tf.Variables that are attributes of "
                   "the step")
@@ -150,24 +157,29 @@ def _first_other_batch(until: int, one: ResumeRecording, other: ResumeRecording)
                and other.batches[step] != one.batches.get(step)), None)
 
 
-def lost_in_callbacks(unbroken: ResumeRecording, again: ResumeRecording,
-                      resumed: ResumeRecording) -> list[str]:
-  """The Python values of callbacks that are others after a resume, but not in any new process."""
-  differ = lambda other: [path for step, values in other.callbacks.items()
-                          for path, digest in values.items()
-                          if unbroken.callbacks.get(step, {}).get(path) != digest]
-  always = set(differ(again))
-  return list(dict.fromkeys(path for path in differ(resumed) if path not in always))
+def lost_values(unbroken: ResumeRecording, again: ResumeRecording, resumed: ResumeRecording,
+                step: int | None = None) -> list[str]:
+  """Lists the Python values that differ after a resume, at one step or any.
+
+  Values that also differ between two processes from step 0 are left out, and so are values that
+  exist in only one of the recordings, as of objects that are made later.
+  """
+  def others(other: ResumeRecording, at: int | None) -> list[str]:
+    return [path for number, values in other.python.items() if at in (None, number)
+            for path, digest in values.items()
+            if unbroken.python.get(number, {}).get(path, digest) != digest]
+  always = set(others(again, None))
+  return list(dict.fromkeys(path for path in others(resumed, step) if path not in always))
 
 
 # ---- The processes ------------------------------------------------------------------------------
 
 
 class ResumeCheck:
-  """Trains with and without an interruption in the middle, and compares.
+  """A comparison of runs with and without an interruption in the middle.
 
-  The processes that it starts get the doctor's command line `words`. Raises a UsageError if no two
-  runs under the configured strategy are the same.
+  Its processes get the doctor's command line `words`. Raises a UsageError if runs under the
+  configured strategy are never reproducible.
   """
 
   def __init__(self, words: Sequence[str], files: Sequence[str], params: Sequence[str], steps: int):
@@ -201,7 +213,7 @@ class ResumeCheck:
       if first and first.step in steps:
         cause = (cause_before(first, unbroken, again, bound("train.deterministic", True))
                  if first.step <= self._saved else
-                 cause_after(first, self._saved, unbroken, resumed))
+                 cause_after(first, self._saved, unbroken, again, resumed))
         label = unbroken.evidence.labels.get(first.name)
         yield CheckResult(check, DIFFERS, where, (
             f"first: {first.kind} '{first.name}'{f' ({label})' if label else ''} at step "
@@ -209,12 +221,13 @@ class ResumeCheck:
         return
       yield CheckResult(check, AGREES, f"{where}: {kinds.count(VARIABLE)} variables and "
                         f"{kinds.count(SCALAR)} scalars of each, bit for bit")
-    if lost := lost_in_callbacks(unbroken, again, resumed):
+    if lost := [path for path in lost_values(unbroken, again, resumed)
+                if path.startswith(CALLBACKS)]:
       yield CheckResult("callbacks", DIFFERS, f"{listed(lost)} after the resume", (
           "likely cause: a Python value is in no checkpoint; make the callback a tf.Module, too, "
           "and keep it in a tf.Variable",))
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
-    """Trains in new processes, from the newest step of `workdir`, until a step is saved."""
+    """Trains in new processes, from the newest step of `workdir` until step `until` is saved."""
     return recorded_by([*self._words, f"--train_in={workdir}", f"--train_until={until}"],
                        2 if self._strategy == "multi_worker_mirrored" else 1)

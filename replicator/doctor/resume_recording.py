@@ -1,8 +1,8 @@
-"""The record that a process of `replicator doctor --check_resume` makes while training.
+"""The recording that a process of `replicator doctor --check_resume` makes while training.
 
-The process trains normally, into a workdir, and exits after a given step as if it were killed
-there. The record shows why a resumed run differs: digests of the batches, and the parts of the step
-with a state that no checkpoint holds.
+The process trains normally in a workdir, and exits after a given step as if it were killed there.
+The recording shows why a resumed run differs: digests of the batches, and the parts of the step
+with state that is not in checkpoints.
 """
 
 import collections
@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from replicator.app import devices
 from replicator.doctor.experiment import configure
 from replicator.errors import UsageError
 from replicator.step import variables
@@ -34,22 +35,22 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-CALLBACKS = "the callback "  # What the paths of values of callbacks begin with.
-_MOST = 10_000       # Python values that are looked at.
-_LARGEST = 2 ** 20   # Bytes of an array that may be a state; a larger one is data.
+CALLBACKS = "the callback "  # The prefix of the paths of callbacks' values.
+_MOST = 10_000       # The most Python values to include.
+_LARGEST = 2 ** 20   # The most bytes of an array that may be state; a larger one is data.
 
 
 @dataclasses.dataclass
 class ResumeRecording:
-  """The record of one process and its steps."""
+  """The recording of one process and its steps."""
 
   evidence: Evidence
   is_chief: bool = True
   has_source: bool = False  # Whether its inputs are an `ExampleSource`.
-  batches: dict[int, str] = dataclasses.field(default_factory=dict)  # A digest by step.
+  batches: dict[int, str] = dataclasses.field(default_factory=dict)  # Digests, by step.
   changed: list[str] = dataclasses.field(default_factory=list)  # Paths of Python values.
-  # The Python values of callbacks by step and path: digests.
-  callbacks: dict[int, dict[str, str]] = dataclasses.field(default_factory=dict)
+  # Digests of all Python values, including those of callbacks, by step and path.
+  python: dict[int, dict[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
@@ -62,18 +63,18 @@ def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[s
   configure(files, params, steps, "train.steps_per_call = 1")
   recorder = _ResumeRecorder(until, steps)
   with installed([recorder], is_check=True), contextlib.suppress(Enough):
-    main(workdir)
+    devices.call(main, workdir)
     if until not in recorder.batches:
       raise UsageError(f"the experiment ended before step {until}; one of its callbacks stops it, "
                        "or it does not call replicator.train")
   saved = steps_of(pathlib.Path(workdir, "checkpoints"))
-  if recorder.recording.is_chief and until not in saved:  # Others may be here before it saves.
+  if recorder.recording.is_chief and until not in saved:  # Other workers may get here earlier.
     raise UsageError(f"step {until} was not saved, because its numbers are not finite")
   return recorder.recording
 
 
 class _ResumeRecorder(Callback, Hook):
-  """Records while the training runs, and stops it when its last step is saved."""
+  """A recorder that stops the run when its last step is saved."""
 
   every = 1
   on_all_workers = True
@@ -103,16 +104,15 @@ class _ResumeRecorder(Callback, Hook):
       run.saver.wait()
       raise Enough  # Before this step is saved.
     self.batches[run.step] = _digest_of(list(map(np.asarray, tree.flatten(run.batch))))
-    # Every process traces the first call, so what that changed in Python is no difference.
+    # Every process traces its first call, so changes in Python by tracing do not count.
     before, self._python = self._python, self._python_state()
-    self.recording.callbacks[run.step] = {
-        path: digest for path, digest in self._python.items() if path.startswith(CALLBACKS)}
+    self.recording.python[run.step] = self._python
     self.recording.changed += [path for path, digest in before.items()
                                if self._python.get(path, digest) != digest
                                and path not in self.recording.changed]
 
   def _python_state(self) -> dict[str, str]:
-    # The step reaches these by their names, not through references.
+    # The step uses these as globals, not through references.
     legacy = {"np.random": np.random.get_state(), "random": python_random.getstate()}
     run = self._run
     callbacks = {f"{CALLBACKS}{type(each).__name__}": each for each in run.schedule.callbacks
@@ -131,7 +131,7 @@ _NONE_OF_PYTHON = (tf.Variable, tf.Tensor, keras.Variable, keras.optimizers.Opti
 
 
 def python_state(name: str, root: Any) -> dict[str, str]:
-  """Digests of the Python values that an object holds, by path, without those of TensorFlow."""
+  """Returns digests of the Python values in an object, by path, without those of TensorFlow."""
   found: dict[str, str] = {}
   seen: set[int] = set()
   waiting = collections.deque([(name, root)])
@@ -156,7 +156,7 @@ def _held_by(value: Any) -> dict:
   if isinstance(value, collections.deque):
     return dict(enumerate(value))
   children = variables.children_of(value)
-  if isinstance(value, keras.layers.Layer):  # Without what Keras keeps.
+  if isinstance(value, keras.layers.Layer):  # Without private attributes of Keras.
     return {name: child for name, child in (children or {}).items() if not name.startswith("_")}
   if children is not None:
     return dict(children)

@@ -1,4 +1,4 @@
-"""What `--scaling` measures of an experiment."""
+"""The measurements of `--scaling`."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
             ) -> StepCost:
   """Times `calls` calls of an experiment's step on one replica, on a GPU if there is one.
 
-  The transfers are those of one of two replicas with as many examples each. Raises a UsageError if
-  there are none, and as `run_until_prepared` does.
+  The transfers are counted on two replicas with the same number of examples each. Raises a
+  UsageError if there are none, and like `run_until_prepared`.
   """
   config.parse(files, params)
   devices, steps = bound("Replicator.devices_per_replica", 1), bound("train.steps_per_call", 1)
-  strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be divided.
-  # Unbound, it is on a GPU, if there is one.
+  strategy.make("mirrored", 2 * devices, None, devices)  # Later, the CPU could not be split.
+  # If unbound, the step runs on a GPU, if there is one.
   is_split = bound("Replicator.logical_cpus", None)
   configure(files, params, steps)
   with replaced(strategy="one_device", **({"logical_cpus": devices} if is_split else {})):

@@ -1,4 +1,4 @@
-"""The doctor's conclusion from one comparison, as a row of its table."""
+"""The result of one comparison of the doctor, as a row of its table."""
 
 import dataclasses
 import textwrap
@@ -11,8 +11,8 @@ class CheckResult:
   """A row of the table."""
 
   check: str  # The variant, or the part of a run, that was compared.
-  verdict: str  # One of the four above, or another word for a row that compares nothing.
-  detail: str  # How much was compared or how far it differs, or why nothing was compared.
+  verdict: str  # One of the four above, or a different word for a row without a comparison.
+  detail: str  # How much was compared, how much it differs, or why it was not compared.
   notes: tuple[str, ...] = ()  # Further lines: the first difference, and the likely cause.
 
   def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The private names of TensorFlow that change how a `tf.function` is called and computed."""
+"""Changes how `tf.function`s are called and computed, with private names of TensorFlow."""
 
 import contextlib
 import contextvars
@@ -10,15 +10,15 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.eager.polymorphic_function import autograph_util, concrete_function
 
-_calls = contextvars.ContextVar[tuple]("calls", default=(False,))  # Of this thread.
+_calls = contextvars.ContextVar[tuple]("calls", default=(False,))  # (inlined, *checks)
 
 
 @contextlib.contextmanager
 def calls_of_functions(inlined: bool, *checks: Callable[[Any], None]) -> Iterator[None]:
-  """A context in which calls of `tf.function`s, in this thread, are `inlined`: parts of the caller.
+  """Inlines calls of `tf.function`s into the caller, in the body and this thread, if `inlined`.
 
-  It is for where values of variables are replaced: what was compiled before does not see that.
-  Graphs of `get_concrete_function`, which cannot be inlined, go through the checks.
+  For scopes that replace the values of variables, which compiled functions would not see. Graphs
+  of `get_concrete_function`, which cannot be inlined, are passed to the checks.
   """
   token = _calls.set((inlined or _calls.get()[0], *_calls.get()[1:], *checks))
   try:
@@ -44,17 +44,17 @@ def _checked(graph: Any, *args: Any, **kwargs: Any) -> Any:
 
 _Function, _Graph = type(tf.function(lambda: None)), concrete_function.ConcreteFunction
 _call_function, _call_graph = _Function.__call__, _Graph.__call__
-_Function.__call__, _Graph.__call__ = map(  # TensorFlow offers no other place.
+_Function.__call__, _Graph.__call__ = map(  # TensorFlow has no hook for this.
     tf.autograph.experimental.do_not_convert, [_inlined, _checked])
 
 NeedsPlaceholder = lift_to_graph.UnliftableError
 
 
 def computed_apart(compute: Callable[[], list[tf.Tensor]]) -> list[tf.Tensor]:
-  """What a function returns, in the present graph, with no more operations than that needs.
+  """Computes what a function returns in the current graph, with only the operations it needs.
 
-  So what the function assigns elsewhere stays as it was. Raises `NeedsPlaceholder` if a result
-  depends on a placeholder of the function's.
+  So assignments in the function have no effect. Raises `NeedsPlaceholder` if a result depends on a
+  placeholder made by the function.
   """
   apart, here = tf.__internal__.FuncGraph("apart"), tf.compat.v1.get_default_graph()
   with apart.as_default():

@@ -1,4 +1,4 @@
-"""Private names of Keras that the engine needs. A test checks them; no other file uses one."""
+"""Private names of Keras that the engine needs. A test checks them; no other file uses any."""
 
 import contextlib
 import inspect
@@ -14,21 +14,21 @@ from keras.src.backend.common import global_state
 
 
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-  """A layer and all layers inside it, however deep."""
+  """Returns a layer and all layers inside it, at any depth."""
   return list(layer._flatten_layers())
 
 
 def sublayers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-  """The layers directly inside a layer, in the order in which it got them."""
+  """Returns the layers directly inside a layer, in the order in which they were added."""
   if isinstance(layer, keras.Model):
     return list(layer.layers)
   return layer._flatten_layers(include_self=False, recursive=False)
 
 
 def compute_alone(layer: keras.layers.Layer) -> None:
-  """Lets `predict` and `evaluate` of Keras models compute where they are called, on one device.
+  """Makes `predict` and `evaluate` of Keras models compute locally, on one device.
 
-  Otherwise those made in a strategy's scope wait for its other processes, which do not call them.
+  Otherwise models made in a strategy's scope wait for its other processes, which do not call them.
   """
   for each in layers_in(layer):
     if isinstance(each, keras.Model):
@@ -36,16 +36,17 @@ def compute_alone(layer: keras.layers.Layer) -> None:
 
 
 class VariableScope(keras.StatelessScope):
-  """A context in which Keras variables have the given values, and assignments change no variable.
+  """A context in which Keras variables have the given values, and assignments do not change them.
 
-  `values` are tensors by the id of their variable. To keep what an enclosing scope replaces, which
-  `keras.StatelessScope` alone would hide, add `values_of_scope()`. After the context, `assigned`
-  are the variables that were assigned in it, `read` those that it has no value for and that were
-  read, and `losses` those that layers added. Whoever never calls `assign` says that it `drops` the
-  new values. Weights that are made in the context would hold no value: a UsageError is raised.
+  `values` are tensors by the id of their variable. Add `values_of_scope()` to keep what an
+  enclosing scope replaces, which `keras.StatelessScope` alone would hide. After the context,
+  `assigned` has the variables that were assigned in it, `read` those that were read and have no
+  value in it, and `losses` the losses that layers added. Pass `drops` if `assign` is never called,
+  so that new values are dropped. Weights made in the context would have no value, so making them
+  raises a UsageError.
 
-  A `tf.function` that is called in the context becomes a part of it. If it is `for_python` alone,
-  it is called as anywhere: the context does not apply to graphs, which use the variables.
+  A `tf.function` that is called in the context is inlined. With `for_python`, the context applies
+  only to Python code, not to graphs, which use the variables.
   """
 
   def __init__(self, values: dict[int, tf.Tensor], drops: bool = False, for_python: bool = False):
@@ -60,7 +61,7 @@ class VariableScope(keras.StatelessScope):
 
   @property
   def applies(self) -> bool:
-    """Whether it applies to what runs or is traced now."""
+    """Whether it applies to the code that runs or is traced now."""
     return not self.for_python or tf.executing_eagerly()
 
   def __enter__(self) -> "VariableScope":
@@ -73,7 +74,7 @@ class VariableScope(keras.StatelessScope):
     scope = self.original_scope
     while isinstance(scope, VariableScope):
       scope = scope.original_scope
-    # Others, such as those of a metric, live in the context alone. Another scope may make values.
+    # Other variables, as of a metric, live only in the context. An outer scope may create values.
     made = [v for v in self.read.values() if v.trainable and own_value(v) is None]
     if made and scope is None and error[0] is None:
       raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
@@ -82,16 +83,16 @@ class VariableScope(keras.StatelessScope):
                        "keras.Input(shape), or call its build")
 
   def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-    """The value of a variable here, if it has one; Keras calls it to read the variable."""
+    """Returns the value of a variable here, if it has one; Keras calls it to read variables."""
     value = super().get_current_value(variable) if self.applies else None
     if value is None:
       self.read[id(variable)] = variable
       if isinstance(self.original_scope, VariableScope):
-        self.original_scope.get_current_value(variable)  # It was read there, too.
+        self.original_scope.get_current_value(variable)  # Records the read there too.
     return value
 
   def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-    """Keeps a new value of a variable; Keras calls it for an assignment."""
+    """Records the new value of a variable; Keras calls it for an assignment."""
     if not self.applies:
       own_value(update[0]).assign(update[1])
       return
@@ -100,25 +101,25 @@ class VariableScope(keras.StatelessScope):
     super().add_update(update)
 
   def assign(self) -> None:
-    """Assigns the new values, for what encloses the context."""
+    """Assigns the new values outside the context."""
     for variable in self.assigned:
       variable.assign(self.get_current_value(variable))
 
 
 def global_seed_state() -> keras.Variable | None:
-  """The state of the generator that `keras.random` uses without a seed, once there is one."""
+  """Returns the state of the generator that `keras.random` uses without a seed, if it exists."""
   generator = global_state.get_global_attribute("global_seed_generator")
   return generator.state if generator else None
 
 
 def drops_assignments() -> bool:
-  """Whether a scope here will forget what is assigned to Keras variables."""
+  """Whether a scope here drops assignments to Keras variables."""
   scope = _scope()
   return isinstance(scope, VariableScope) and scope.drops
 
 
 def values_of_scope() -> dict[int, tf.Tensor]:
-  """The values that a scope gives to Keras variables here, by the id of the variable."""
+  """Returns the values that a scope gives to Keras variables here, by the id of the variable."""
   scope = _scope()
   return dict(scope.state_mapping) if scope else {}
 
@@ -130,16 +131,16 @@ def is_in_scope() -> bool:
 
 
 def _scope() -> keras.StatelessScope | None:
-  """The scope that applies here. Keras tells it to those who enter another one."""
+  """The scope that applies here, which Keras reveals to a new inner scope."""
   with keras.StatelessScope(initialize_variables=False) as inner:
     scope = inner.original_scope
   return None if isinstance(scope, VariableScope) and not scope.applies else scope
 
 
 def own_value(variable: keras.Variable) -> Any:
-  """The variable of TensorFlow that holds the value, whatever scope or precision applies here.
+  """Returns the TensorFlow variable that holds the value, whatever scope or precision applies here.
 
-  A variable that was made in a scope has none, so that this is None, until the scope ends.
+  It is None for a variable that was made in a scope, until the scope ends.
   """
   return variable._value
 
@@ -157,12 +158,12 @@ _CALLED = {
     "exclude_from_weight_decay", "add_variable", "add_variable_from_reference",
     "add_optimizer_variables", "_var_key", "_get_variable_index", "get_config", "from_config",
     "save_own_variables", "load_own_variables"}
-"""The methods of optimizers that the engine calls, or those call, or that have no part in training.
+"""The methods of optimizers that the engine calls, directly or not, or that training does not use.
 """
 
 
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
-  """Why the engine cannot call `update_step` of an optimizer, in place of its `apply`; or None."""
+  """Explains why `update_step` of an optimizer cannot replace its `apply`; None if it can."""
   kind, base = type(optimizer), keras.optimizers.Optimizer
   rate = rate_of(optimizer)
   if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -170,12 +171,12 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   if isinstance(optimizer, keras.optimizers.Muon):
     version = tuple(map(int, keras.__version__.split(".")[:2]))
     if version < (3, 13):
-      # It finds its slots by the Keras path of a variable, which a plain one does not have.
+      # It finds its slots by the Keras path of a variable, which plain variables do not have.
       return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
     if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
       return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies "
               "to all; write both alike")
-    base = keras.optimizers.Muon  # With equal ones, its decay is that of the others.
+    base = keras.optimizers.Muon  # With equal values, its decay is the same as in others.
   for name in dir(keras.optimizers.Optimizer):
     usual = inspect.getattr_static(base, name)
     if (inspect.isfunction(usual) and inspect.getattr_static(optimizer, name) is not usual
@@ -187,7 +188,7 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
 
 
 def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
-  """The learning rate of an optimizer as it was given: a schedule, a function, or a variable."""
+  """Returns the learning rate of an optimizer as given: a schedule, a function, or a variable."""
   return optimizer._learning_rate
 
 
@@ -197,10 +198,10 @@ def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Var
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-  """The variables of an optimizer by role: `iterations`, `learning_rate`, `momentums/0`."""
+  """Returns the variables of an optimizer by role: `iterations`, `learning_rate`, `momentums/0`."""
   found = {}
   for name, value in vars(optimizer).items():
-    if name not in ("_variables", "_trainable_variables"):  # Keras' own lists of all.
+    if name not in ("_variables", "_trainable_variables"):  # Keras' own lists of all variables.
       items = {f"/{i}": each for i, each in enumerate(value)} if isinstance(value, list) else {
           "": value}
       found.update({name.lstrip("_") + place: each for place, each in items.items()
@@ -210,9 +211,9 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, kera
 
 @contextlib.contextmanager
 def errors_unchanged() -> Iterator[None]:
-  """A context in which Keras raises, in this thread, the errors of layers as they are.
+  """Makes Keras raise the errors of layers unchanged, in the body.
 
-  Otherwise it raises others in their place, and removes calls from their tracebacks.
+  Otherwise it replaces them by its own errors, and removes calls from their tracebacks.
   """
   changes = keras.config.is_traceback_filtering_enabled()
   keras.config.disable_traceback_filtering()

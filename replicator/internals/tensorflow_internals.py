@@ -1,6 +1,7 @@
-"""Private names of TensorFlow that the engine needs. A test checks them; no other file uses one."""
+"""Private names of TensorFlow that the engine needs. A test checks them; no other file uses any."""
 
 import contextlib
+import functools
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,19 +13,39 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
 from tensorflow.python.lib.io import _pywrap_record_io
+from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.trackable import autotrackable
 
-AutoTrackable = autotrackable.AutoTrackable  # What has attributes that TensorFlow would save.
+AutoTrackable = autotrackable.AutoTrackable  # The base of objects whose attributes are tracked.
 
 _PATIENCE = 600_000  # Milliseconds.
 
 
+def add_in_order() -> None:
+  """Makes `tf.add_n`, and sums of gradients, add in order from now on.
+
+  The operation AddN (TensorFlow 2.21) starts with a tensor whose memory it can reuse for the sum.
+  Which tensor that is depends on what has been computed so far, so the last bits of a sum of three
+  or more tensors vary from call to call.
+  """
+  add_n = gen_math_ops.add_n
+  if hasattr(add_n, "__wrapped__"):
+    return
+
+  @functools.wraps(add_n)
+  def added(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Tensor:
+    is_number = inputs[0].dtype.is_floating or inputs[0].dtype.is_complex
+    return functools.reduce(tf.add, inputs) if is_number else add_n(inputs, name)
+  gen_math_ops.add_n = added
+
+
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
                  ) -> None:
-  """Sets for how long processes wait for each other, before `MultiWorkerMirroredStrategy` is made.
+  """Sets how long processes wait for each other, before `MultiWorkerMirroredStrategy` is made.
 
-  `cluster` has the addresses of each job. A process that sends no heartbeat for `worker_timeout`
-  seconds is lost, which ends the others; they wait `join_timeout` seconds for the first process.
+  `cluster` has the addresses of each job. A process without a heartbeat for `worker_timeout`
+  seconds counts as lost, which ends the others. They wait `join_timeout` seconds for the first
+  process.
   """
   coordination = tf.compat.v1.ConfigProto().experimental.coordination_config
   jobs = [coordination.coordinated_job_list.add(name=job, num_tasks=len(cluster[job]))
@@ -36,31 +57,31 @@ def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, jo
 
 
 def tell_others(message: str) -> None:
-  """Ends the collectives of all other processes of the cluster with an error that says this."""
-  with contextlib.suppress(tf.errors.OpError, RuntimeError):  # They have ended themselves.
+  """Ends the collectives of all other processes of the cluster with this error message."""
+  with contextlib.suppress(tf.errors.OpError, RuntimeError):  # They may have ended already.
     eager_context.context().report_error_to_cluster(tf.errors.UNAVAILABLE, message)
 
 
 def meet(name: str) -> None:
-  """Waits for all other processes of the cluster at a place that is met at once."""
+  """Waits for all other processes of the cluster at a barrier; each name is used once."""
   eager_context.context().wait_at_barrier(name, _PATIENCE)
 
 
 def exchange(name: str, value: Any, process: int, processes: int) -> list[Any]:
-  """The values, JSON-able, of all processes of the cluster, by their numbers. `name` is new.
+  """Exchanges JSON-able values between all processes of the cluster, in order. `name` must be new.
 
-  No process gets them before all have them, so that one that ends then is missed by none.
+  No process returns before all have the values, so a process may end right afterwards.
   """
   run = eager_context.context()
   run.set_config_key_value(f"{name}/{process}", json.dumps(value))
   texts = [run.get_config_key_value(f"{name}/{i}", _PATIENCE) for i in range(processes)]
-  with contextlib.suppress(tf.errors.UnavailableError):  # The leader has met all, and has ended.
+  with contextlib.suppress(tf.errors.UnavailableError):  # The leader has passed it and ended.
     meet(name)
   return [json.loads(text) for text in texts]
 
 
 def publish(key: str) -> None:
-  """Lets the other processes of the cluster know of a key."""
+  """Publishes a key to the other processes of the cluster."""
   eager_context.context().set_config_key_value(key, "1")
 
 
@@ -72,22 +93,23 @@ def is_published(key: str) -> bool:
 
 
 def abort_collectives(message: str) -> None:
-  """Ends the collectives that this process waits for, in another thread, with this message."""
+  """Ends the collectives that other threads of this process wait for, with this message."""
   eager_context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
 # ---- Gradients ----------------------------------------------------------------------------------
 
 Gradient = Callable[..., list]  # (dy of each output) -> [dx of each input, or None]
-_GRADIENT = "OfReplicator"  # The name by which a graph finds `_gradient_in_graph`.
+_GRADIENT = "OfReplicator"  # The registered name of `_gradient_in_graph`.
 
 
 def with_gradient(outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], gradient: Gradient
                   ) -> list[tf.Tensor]:
-  """The outputs, computed from the inputs, with another gradient than that of their operations.
+  """Returns outputs computed from the inputs, with a custom gradient.
 
-  It is for tapes inside and outside of the graph, and of any order. Unlike `tf.custom_gradient`, it
-  does not search the graph for variables; behind a collective that graph is all replicas' own.
+  It works for tapes inside and outside of the graph, and of any order. Unlike `tf.custom_gradient`,
+  it does not search the graph for variables; behind a collective, the graph is that of all
+  replicas.
   """
   inputs = list(inputs)
   with record.stop_recording():
@@ -110,10 +132,10 @@ def _gradient_in_graph(op: tf.Operation, *dy: tf.Tensor) -> list:
 
 
 def has_gradient(operation: tf.Operation) -> bool:
-  """Whether TensorFlow can differentiate an operation of a graph, or need not: it has no floats.
+  """Whether TensorFlow can differentiate an operation of a graph; True if it outputs no floats.
 
-  It declares some gradients, such as ResizeBilinearGrad, to be constants, and would leave out their
-  derivatives in silence. They have none either.
+  It declares some gradients, such as ResizeBilinearGrad, to be constants, and would silently omit
+  their derivatives. These do not count as having a gradient.
   """
   if not any(output.dtype.is_floating for output in operation.outputs):
     return True
@@ -125,12 +147,12 @@ def has_gradient(operation: tf.Operation) -> bool:
 
 
 def may_be_recorded() -> bool:
-  """Whether there is a tape here, which may record what is computed."""
+  """Whether an active tape may record what is computed."""
   return record.could_possibly_record()
 
 
 def is_in_trace() -> bool:
-  """Whether a graph is being traced here, also in the eager code of a `tf.init_scope`."""
+  """Whether a graph is being traced here, even in the eager code of a `tf.init_scope`."""
   return any(each.is_building_function for each in eager_context.context().context_switches.stack)
 
 
@@ -138,18 +160,18 @@ def is_in_trace() -> bool:
 
 
 def collective_launchers(strategy: tf.distribute.Strategy) -> list:
-  """The launchers of TensorFlow's collectives on each device; [] if the strategy has none.
+  """Returns the launchers of TensorFlow's collectives on each device.
 
-  A strategy that shares memory between its devices has none.
+  It is empty for a strategy that shares memory between its devices.
   """
   return getattr(strategy.extended._cross_device_ops, "_launchers", [])
 
 
 def launched(launchers: Sequence[Any], move: str, tensors: Sequence[tf.Tensor]
              ) -> list[tf.Tensor]:
-  """Makes an 'all_gather' or 'all_to_all' between all devices, each with its tensor.
+  """Makes an 'all_gather' or 'all_to_all' between all devices, with one tensor each.
 
-  They are `[...] -> [devices, ...]` and `[devices, ...] -> [devices, ...]`.
+  Their shapes are `[...] -> [devices, ...]` and `[devices, ...] -> [devices, ...]`.
   """
   def launch() -> list[tf.Tensor]:
     results = []
@@ -165,17 +187,17 @@ def launched(launchers: Sequence[Any], move: str, tensors: Sequence[tf.Tensor]
                        if move == "all_gather" else
                        tf.raw_ops.CollectiveAllToAllV2(input=x, **how))
     return results
-  # Eagerly, the first would wait for the others, which are not launched yet.
+  # In eager mode, the first would wait for the others, which are not launched yet.
   return (tf.function(launch, autograph=False) if tf.executing_eagerly() else launch)()
 
 
 def is_fetched(value: Any) -> bool:
-  """Waits for a remote value; whether the coordinator has copied it here, or it failed."""
+  """Waits for a remote value; returns whether the coordinator has copied it here, or it failed."""
   return value._get_error() is not None or value._has_fetched_to_local
 
 
 def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> list[tf.Graph]:
-  """The graphs of the functions that one operation of a graph calls; None for all operations."""
+  """Returns the graphs of functions called by one operation of a graph; None for all operations."""
   named = {name: function.graph for name, function in graph._functions.items()
            if getattr(function, "graph", None)}
   if operation is None or not named:  # Attributes take time to read.
@@ -187,54 +209,55 @@ def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> 
 
 
 def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:
-  """A function that reads the record at a position of a TFRecord file: its data, and where it ends.
+  """Returns a function from a position in a TFRecord file to the record there and where it ends.
 
-  Unlike `tf.data`, it goes on behind a corrupt record, and needs no devices. It raises a
-  `tf.errors.DataLossError` for a wrong checksum or half a record, and an IndexError at the end.
+  Unlike `tf.data`, it can continue after a corrupt record, and does not need devices. It raises a
+  `tf.errors.DataLossError` for a wrong checksum or a truncated record, and an IndexError at the
+  end.
   """
   return _pywrap_record_io.RandomRecordReader(file).read
 
 
 def age(variable: tf.Variable) -> int:
-  """A number of a variable that is higher if it was made later in this process."""
+  """Returns a number that is higher for variables made later in this process."""
   return int(variable._unique_id.rpartition("_")[2])
 
 
 def handle(writer: tf.summary.SummaryWriter) -> tf.Tensor:
-  """The resource of a summary writer, for `tf.raw_ops`."""
+  """Returns the resource of a summary writer, for `tf.raw_ops`."""
   return writer._resource
 
 
 def unrecorded() -> contextlib.AbstractContextManager[None]:
-  """A context in which no tape records anything."""
+  """Returns a context in which no tape records anything."""
   return record.stop_recording()
 
 
 @contextlib.contextmanager
 def variables_read() -> Iterator[Callable[[], Sequence[tf.Variable]]]:
-  """A context that makes a function, which returns the trainable variables read in it."""
+  """Yields a function that returns the trainable variables that were read in the body."""
   with record.VariableWatcher() as watcher:
     yield watcher.watched_variables
 
 
 def is_recorded(tensor: tf.Tensor) -> bool:
-  """Whether a tape that is active here may have a gradient by the tensor."""
+  """Whether an active tape may have a gradient for the tensor."""
   return record.should_record_backprop([tensor])
 
 
 def in_second_pass_of_recompute_grad() -> bool:
   """Whether `tf.recompute_grad`, or Keras through it, is calling its function for a gradient."""
-  # TensorFlow says it nowhere else than in the name of the function that does so.
+  # TensorFlow exposes this only in the name of the function that does so.
   return any(f.f_code.co_name == "inner_recompute_grad" for f, _ in traceback.walk_stack(None))
 
 
 def mark_for_xla(operation: tf.Operation) -> None:
-  """Lets XLA compile an operation of a graph, together with its neighbors that are marked."""
+  """Lets XLA compile an operation of a graph, together with marked neighbors."""
   operation._set_attr("_XlaCompile", tf.compat.v1.AttrValue(b=True))
 
 
 def compile_marked_always() -> None:
-  """Makes this process run what is marked by XLA alone, not now and then without, as by default."""
+  """Makes this process always run marked operations with XLA; by default it sometimes does not."""
   pywrap_tfe.TF_SetXlaEnableLazyCompilation(False)
 
 
@@ -242,10 +265,10 @@ def compile_marked_always() -> None:
 
 
 def operation_times(profile: bytes) -> dict[str, float]:
-  """The seconds that each operation took, by name, in a profile as TensorFlow writes it.
+  """Returns the seconds that each operation took, by name, in a profile written by TensorFlow.
 
-  Those of the accelerators are their kernels; without one, they are the operations of the graphs.
-  Several replicas and threads add up. It is empty if this TensorFlow cannot read the profile.
+  On accelerators these are kernels; without any, operations of the graphs. Replicas and threads are
+  added up. It is empty if this TensorFlow version cannot read the profile.
   """
   try:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -259,6 +282,6 @@ def operation_times(profile: bytes) -> dict[str, float]:
   for plane, line in kernels or lines:
     for event in line.events:
       about = plane.event_metadata[event.metadata_id]
-      if kernels or about.display_name:  # TensorFlow's own functions have none.
+      if kernels or about.display_name:  # TensorFlow's internal functions have none.
         times[about.name] = times.get(about.name, 0.0) + event.duration_ps / 1e12
   return times

@@ -1,10 +1,11 @@
-"""The place where code runs: the run, the step, and the replica out of how many.
+"""The context that code runs in: the run, the step, and the replica.
 
 Outside of any step, code runs as replica 0 of 1 at step 0.
 """
 
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import traceback
 from collections import Counter
@@ -29,28 +30,28 @@ class Microbatch:
   """The part of the replica's batch that is being computed; see `replicator.microbatch`."""
 
   count: int  # The number of parts.
-  index: int | tf.Tensor = 0  # The number of this part; in a compiled loop an int32 [].
+  index: int | tf.Tensor = 0  # The index of this part; in a compiled loop an int32 [].
   is_first: bool = True
   first_values: list[Any] = dataclasses.field(default_factory=list)  # By `once`, in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
-  # How often the first part moved each average; see `replicated.average_change`.
+  # How many times the first part moved each average; see `replicated.average_change`.
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
-  # The sum of the mask of each `mean`, [], over all parts and replicas; None while they are counted
-  # in the whole batch, each replica's in `own_weights`.
+  # Returns the sum of the mask of each `mean`, [], over all parts and replicas. None while the sums
+  # are computed from the whole batch; each replica's own go to `own_weights`.
   weights: Callable[[], list[tf.Tensor]] | None = None
   own_weights: list[tf.Tensor] = dataclasses.field(default_factory=list)
-  means: int = 0  # How many `mean`s this part has taken.
+  means: int = 0  # How many times this part has called `mean`.
 
 
 @dataclasses.dataclass
 class Division:
-  """How a step divides the batch of a replica, into micro-batches or for several updates."""
+  """How a step divides a replica's batch, into micro-batches or for several updates."""
 
-  smallest: int | None = None  # The examples of the smallest part; None for no division.
+  smallest: int | None = None  # The size of the smallest part; None if the batch is not divided.
   is_microbatched: bool = False
 
   def note(self, examples: int, is_microbatched: bool = False) -> None:
-    """Notes a division into parts of so many examples."""
+    """Records a division into parts of `examples` examples each."""
     self.smallest = min(examples, self.smallest or examples)
     self.is_microbatched |= is_microbatched
 
@@ -61,24 +62,25 @@ class StepContext:
   def __init__(self, step: int | tf.Tensor, xla: bool = False, is_step: bool = True,
                streams: str = "", hooks: Sequence[Hook] = ()):
     self.is_step = is_step  # False for `RunContext.outside`, and before a step.
-    self.streams = streams  # What the names of random streams begin with here.
+    self.streams = streams  # A prefix for the names of random streams.
     self.step = step  # The number of the training step, int64 [].
     self.xla = xla  # Whether XLA compiles the step, as a whole or in parts.
-    self.xla_in_parts = False  # Whether it compiles what is between collectives; see `step.xla`.
-    self.alike = False  # Whether all replicas must compute the same now; see `step.xla`.
-    self.as_one = False  # Whether it computes all examples, as the only replica, as others do.
-    self.in_one_piece = False  # Whether it ignores `microbatch.n`.
-    self.division = Division()  # How the replica's batch is divided once more.
+    self.xla_in_parts = False  # Whether XLA compiles between collectives; see `step.xla`.
+    self.alike = False  # Whether all replicas must compute the same bits now; see `step.xla`.
+    self.as_one = False  # Whether every replica computes the global batch, as if it were alone.
+    self.in_one_piece = False  # Whether `microbatch.n` is ignored.
+    self.division = Division()  # How the step divides the replica's batch.
     self.graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     self.draws: Counter[str] = Counter()  # The draws so far from each random stream, by name.
     self.microbatch: Microbatch | None = None  # None if the batch is not divided.
-    self.collectives: list[str] = []  # A description of each that the step has called so far.
+    self.collectives: list[str] = []  # Descriptions of the collectives called so far.
     self.has_ended = False  # Whether the step has returned on this replica.
-    self.kept: dict[Any, Any] = {}  # What an object knows until the end of the step.
+    self.kept: dict[Any, Any] = {}  # What objects keep until the end of the step.
     self.hooks = hooks
-    self.is_recomputing = False  # Whether `recompute_grad` computes something once more.
-    self.calls: Calls = {}  # Of layers that act otherwise in training; see `called`.
-    self.is_apart = False  # Whether it is traced apart, where replicas cannot meet.
+    self.is_recomputing = False  # Whether this is the second pass of `recompute_grad`.
+    self.updated: set[int] = set()  # The ids of variables that an update has a gradient for.
+    self.calls: Calls = {}  # Calls of layers that behave differently in training; see `called`.
+    self.is_apart = False  # Whether it is traced separately, where replicas cannot communicate.
 
 
 @dataclasses.dataclass
@@ -87,27 +89,35 @@ class RunContext:
 
   seed: int = 0
   rollbacks: int = 0
-  global_batch_size: int = 1  # The examples of one step over all replicas.
+  steps: int | None = None  # The length of the run; None outside of a run.
+  global_batch_size: int = 1  # The number of examples of one update, over all replicas.
+  batches: int = 1  # The number of such batches that one step takes; see `batches_of`.
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
-  strategy: tf.distribute.Strategy | None = None  # The newest `Replicator`'s.
-  is_loaded: bool = False  # Whether its step was loaded, onto one device; see `app.load`.
-  is_loading: bool = False  # Whether that happens now.
+  strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
+  is_loaded: bool = False  # Whether the step was loaded onto one device; see `app.load`.
+  is_loading: bool = False  # Whether a step is being loaded now.
   is_program: bool = False  # Whether the process ends with its run; see `app.run`.
   outside: StepContext = dataclasses.field(
       default_factory=lambda: StepContext(step=0, is_step=False))
+
+  @property
+  def examples(self) -> int:
+    """The number of examples of one step, over all replicas."""
+    return self.batches * self.global_batch_size
 
 
 run = RunContext()  # The run of this process. `replicator.train` sets its attributes.
 
 
 def remember_run() -> Callable[[], None]:
-  """Returns a function that puts back the present attributes of `run`, and its draws outside."""
-  before, draws = dataclasses.replace(run), run.outside.draws.copy()
+  """Returns a function that restores the present attributes of `run` and its draws outside."""
+  before, draws, step = dataclasses.replace(run), run.outside.draws.copy(), run.outside.step
 
   def put_back() -> None:
     vars(run).update(vars(before))
     run.outside.draws.clear()
     run.outside.draws.update(draws)
+    run.outside.step = step
 
   return put_back
 
@@ -117,7 +127,7 @@ _current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("step")
 
 
 def current() -> StepContext:
-  """The context of the running step, or `run.outside`."""
+  """Returns the context of the running step, or `run.outside`."""
   return _current.get(run.outside)
 
 
@@ -135,7 +145,7 @@ def entered(step: tf.Tensor, xla: bool = False, hooks: Sequence[Hook] = ()
 
 @contextlib.contextmanager
 def before_step(number: int) -> Iterator[None]:
-  """Runs the body before a step: it draws other numbers than that step and the body before it."""
+  """Runs the body before step `number`, with random draws that differ from those of the step."""
   token = _current.set(StepContext(number, is_step=False, streams="before a step/"))
   try:
     yield
@@ -143,8 +153,20 @@ def before_step(number: int) -> Iterator[None]:
     _current.reset(token)
 
 
+@contextlib.contextmanager
+def streams_apart(name: str) -> Iterator[None]:
+  """Runs the body in the current context, with its own random streams, prefixed with `name`."""
+  apart = copy.copy(current())
+  apart.streams, apart.draws = f"{apart.streams}{name}/", Counter()
+  token = _current.set(apart)
+  try:
+    yield
+  finally:
+    _current.reset(token)
+
+
 def once(compute: Callable[[], _T]) -> _T:
-  """`compute()`, for what happens once per batch: later micro-batches reuse the first's value."""
+  """Calls `compute` once per batch; later micro-batches reuse the value of the first."""
   part = current().microbatch
   if part is None:
     return compute()
@@ -156,9 +178,9 @@ def once(compute: Callable[[], _T]) -> _T:
 
 
 def measured(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
-  """Reports numbers [] of a layer or an optimizer, by name, to the hooks; see `Hook.measured`."""
+  """Reports scalars [] of a layer or an optimizer, by name, to the hooks; see `Hook.measured`."""
   now = current()
-  # Tensors of a loop's body, such as that of later micro-batches, cannot be used outside of it.
+  # Tensors of a loop's body, such as the loop over later micro-batches, cannot be used outside it.
   is_later_part = now.microbatch is not None and not now.microbatch.is_first
   if now.hooks and not (now.is_recomputing or is_later_part or in_inner_graph()):
     values = compute()
@@ -167,7 +189,7 @@ def measured(owner: Any, compute: Callable[[], dict[str, tf.Tensor]]) -> None:
 
 
 def called(layer: Any, training: bool | None) -> None:
-  """Notes the call of a layer that acts otherwise in training, where a step is traced."""
+  """Records a call of a layer that behaves differently in training, while a step is traced."""
   now = current()
   if not now.is_step or now.graph is None or not layer.trainable:
     return
@@ -178,50 +200,53 @@ def called(layer: Any, training: bool | None) -> None:
 
 
 def check_not_recomputed(what: str) -> None:
-  """Raises a UsageError if TensorFlow or Keras recomputes the caller: `what` happens again."""
+  """Raises a UsageError if TensorFlow or Keras is recomputing the caller, which repeats `what`."""
   if in_second_pass_of_recompute_grad():
     raise UsageError(f"{what} once more while tf.recompute_grad (keras.remat, keras.RematScope) "
                      "recomputes it, which makes gradients wrong; use replicator.recompute_grad")
 
 
 def in_inner_graph() -> bool:
-  """Whether the code is traced into a graph inside the step: a tf.cond, loop or function."""
+  """Whether code is being traced into an inner graph of the step: a tf.cond, loop or function."""
   return (not tf.executing_eagerly()
           and tf.compat.v1.get_default_graph() is not current().graph)
 
 
 def replica_id() -> int | tf.Tensor:
-  """The number of this replica, from 0: an int, or in a compiled step an int32 []."""
+  """Returns the number of this replica, from 0: an int, or in a compiled step an int32 []."""
   return 0 if current().as_one else copy_id()
 
 
 def copy_id() -> int | tf.Tensor:
-  """The number of this replica's devices and copies of variables; like `replica_id`."""
+  """Returns the number of the replica whose devices and variables are used; like `replica_id`."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.replica_id_in_sync_group if replica_context else 0
 
 
 def num_replicas() -> int:
-  """The number of replicas that run this step together, over all workers; 1 outside of a step."""
+  """Returns how many replicas run this step together, over all workers; 1 outside of a step."""
   return 1 if current().as_one else num_copies()
 
 
 def num_copies() -> int:
-  """The number of replicas that have variables, over all workers; 1 outside of a step."""
+  """Returns how many replicas hold variables, over all workers; 1 outside of a step."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.num_replicas_in_sync if replica_context else 1
 
 
 def batch_size() -> int:
-  """The size of this replica's batch: `train.global_batch_size` over the number of replicas.
+  """Returns this replica's share of `train.global_batch_size`, the batch of one update.
 
-  A step that makes its own examples calls it. A step with `inputs` reads the size of what it gets,
-  `batch.shape[0]`, and so does the function of a micro-batch. Outside of a step, this one process
-  is one replica with the global batch.
+  Call it in a step that makes its own examples. A step with `inputs`, or a function of
+  micro-batches, reads the size from its batch instead: `batch.shape[0]`. Outside of a step, this
+  process counts as one replica with the global batch.
   """
   return run.global_batch_size // num_replicas()
 
 
 def step_number() -> tf.Tensor:
-  """The number of the training step that is running, int64 []; 0 outside of a step."""
+  """Returns the number of the running training step, from 0, int64 [].
+
+  Outside of a step, it is the number of steps done so far, which is also that of the next step.
+  """
   return tf.cast(current().step, tf.int64)

@@ -11,41 +11,41 @@ import tensorflow as tf
 
 
 class ExamplePool(tf.Module):
-  """Examples of earlier steps, the same on every replica: a history, or a queue.
+  """Examples of earlier steps, the same on every replica: a history or a queue.
 
-  CycleGAN shows its discriminators a history of generated images (Shrivastava et al. 2017), and
-  MoCo compares with a queue of encoded ones (He et al. 2020). Make it in the constructor of a step:
+  CycleGAN trains its discriminators on a history of generated images (Shrivastava et al. 2017), and
+  MoCo contrasts with a queue of encoded images (He et al. 2020). Make it in a step's constructor:
 
       self.pool = replicator.ExamplePool(50, [64, 64, 3])
       shown = self.pool.exchange(fakes)      # about half of them are past images
 
       self.queue = replicator.ExamplePool(65536, [128])
       past, is_filled = self.queue.past()
-      self.queue.append(keys)                # the newest take the places of the oldest
+      self.queue.append(keys)                # the newest replace the oldest
 
-  The examples of the global batch enter in its order. What a step gets from the pool is what was
-  there before the step. So the pool holds and gives the same on any number of replicas and in any
-  micro-batches, and a resumed run continues it exactly. No gradient passes through it.
+  Examples enter in the order of the global batch, and a step reads the pool as it was before the
+  step. So the pool is the same for any number of replicas and micro-batches, and a resumed run
+  continues it exactly. No gradient passes through it.
 
-  Every replica has a copy. A call costs a collective that carries the new examples, and writes the
-  whole pool. The workers of 'parameter_server' share one, and steps that overlap may overwrite what
-  the others put in.
+  Every replica has a copy. A call costs one collective for the new examples, and rewrites the whole
+  pool. Under 'parameter_server' the workers share one pool, and overlapping steps may overwrite
+  each other's examples.
 
   Args:
-    size: how many examples it holds.
+    size: the number of examples the pool holds.
     shape: the shape of one example.
-    dtype: of the examples that it holds; None is float64 in a float64 run and float32 otherwise.
+    dtype: the dtype of the pool; None is float64 in a float64 run and float32 otherwise.
     stream: the stream of `replicator.random` from which `exchange` draws.
 
   Attributes:
-    examples: [size, *shape], zeros where it is not filled yet.
-    entered: int64 [size], the number of the example in each place in the order of all that were
-      passed in; -1 where there is none.
-    count: int64 [], how many examples were passed in.
+    examples: [size, *shape], zeros where the pool is not filled yet.
+    entered: int64 [size], for each place the index of its example among all that were passed in;
+      -1 where it is empty.
+    count: int64 [], the number of examples passed in so far.
 
   Raises:
-    UsageError: the size is not positive; or examples that are passed in do not fit, or come in a
-      branch or loop of the step.
+    UsageError: the size is not positive; or examples do not fit, or are passed in from a branch or
+      loop of the step.
   """
 
   def __init__(self, size: int, shape: Sequence[int], dtype: str | tf.DType | None = None,
@@ -62,13 +62,17 @@ class ExamplePool(tf.Module):
                                        name="entered")
     self.count = replicated.variable(0, tf.int64, name="count")
 
+  def restored_together(self) -> list[tf.Module]:
+    """See `replicator.step.variables.together_in`."""
+    return [self]
+
   def past(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """The examples before this step `[size, *shape]`, and which places are filled, bool [size]."""
+    """Returns the examples before this step `[size, *shape]`, and bool [size]: which are filled."""
     before = self._before("past")
     return before.examples, tf.range(self.size, dtype=tf.int64) < before.count
 
   def append(self, examples: tf.Tensor) -> None:
-    """Puts this replica's examples `[n, *shape]` into the places of the oldest ones."""
+    """Replaces the oldest examples with this replica's `[n, *shape]`."""
     before = self._before("append")
     joined, numbers = self._numbered("append", before, examples)
     self._put(before, joined, numbers, numbers % self.size)
@@ -76,9 +80,9 @@ class ExamplePool(tf.Module):
   def exchange(self, examples: tf.Tensor, probability: float = 0.5) -> tf.Tensor:
     """Exchanges some of this replica's examples `[n, *shape]` for past ones.
 
-    The first `size` examples fill the pool. Each later one takes the place of a random past
-    example with this probability, which comes back instead; otherwise it comes back itself, and
-    does not enter. If two examples of a batch draw the same place, the last one stays there.
+    The first `size` examples fill the pool. Each later one, with this probability, replaces a
+    random past example, which is returned instead; otherwise it is returned itself and does not
+    enter. If two examples of a batch draw the same place, the last one stays there.
 
     Returns:
       `[n, *shape]` in the dtype of `examples`; n must be known.
@@ -97,7 +101,7 @@ class ExamplePool(tf.Module):
     return tf.stop_gradient(tf.where(_as_rows(is_past, past), past, examples))
 
   def _before(self, call: str) -> "_Before":
-    """The pool before the step; outside of a step, as it is."""
+    """The pool before the step; outside of a step, the pool as it is now."""
     now = context.current()
     if not now.is_step:
       return _Before(self)
@@ -111,7 +115,7 @@ class ExamplePool(tf.Module):
 
   def _numbered(self, call: str, before: "_Before", examples: tf.Tensor
                 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The examples of all replicas `[m, *shape]`, and their numbers in the order of entry."""
+    """The examples of all replicas `[m, *shape]`, and their indices in the order of entry."""
     self._check(call, examples)
     context.check_not_recomputed(f"ExamplePool.{call} would take its examples")
     joined = collectives.all_concat(tf.stop_gradient(tf.cast(examples, self.examples.dtype)))
@@ -125,7 +129,7 @@ class ExamplePool(tf.Module):
 
   def _put(self, before: "_Before", joined: tf.Tensor, numbers: tf.Tensor, places: tf.Tensor
            ) -> None:
-    """Writes the examples whose places are not -1, unless a later one is in its place."""
+    """Writes the examples whose places are not -1, unless a later example is already there."""
     count = before.count + tf.cast(before.passed, tf.int64)
     replicated.update([self.examples, self.entered, self.count], _write, joined, numbers, places,
                       count)
@@ -152,7 +156,7 @@ class _Before:
     self.passed: int | tf.Tensor = 0  # How many examples the step has passed in so far.
 
   def first_of(self, number: int | tf.Tensor) -> int | tf.Tensor:
-    """Counts so many more examples; returns how many came before them."""
+    """Adds `number` to the count; returns the count before."""
     first, self.passed = self.passed, self.passed + number
     return first
 
@@ -161,7 +165,7 @@ def _write(copies: list[tf.Variable], joined: tf.Tensor, numbers: tf.Tensor, pla
            count: tf.Tensor) -> None:
   """Writes into one replica's copies; see `ExamplePool._put`."""
   examples, entered, total = copies
-  # Row 0 is of no example. What goes nowhere goes there.
+  # Row 0 is a dummy for examples that are not written.
   rows = tf.pad(joined, [[1, 0]] + [[0, 0]] * (joined.shape.rank - 1))
   order = tf.range(1, tf.size(places, tf.int64) + 1) * tf.cast(places >= 0, tf.int64)
   last = tf.tensor_scatter_nd_max(
@@ -175,5 +179,5 @@ def _write(copies: list[tf.Variable], joined: tf.Tensor, numbers: tf.Tensor, pla
 
 
 def _as_rows(flags: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """Flags [n] in a shape that broadcasts to `[n, ...]`."""
+  """Reshapes flags [n] so that they broadcast to `[n, ...]`."""
   return tf.reshape(flags, [-1] + [1] * (like.shape.rank - 1))

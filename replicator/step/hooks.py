@@ -1,7 +1,6 @@
-"""Hooks: what looks into a step while it is traced or run, such as the doctor.
+"""Hooks, which observe a step while it is traced or run; the doctor uses them.
 
-A step without hooks is the step of an ordinary training. The hooks of a run come from its
-callbacks, see `replicator.Callback`.
+The hooks of a run come from its callbacks, see `replicator.Callback`. An ordinary run has none.
 """
 
 import dataclasses
@@ -12,29 +11,29 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-  """A tensor that a collective of a step moves between replicas, the backward pass included."""
+  """A tensor that a collective moves between replicas, in the forward or the backward pass."""
 
-  move: str  # 'all_reduce', 'all_gather' or 'all_to_all'.
+  move: str  # 'all_reduce', 'all_gather', 'reduce_scatter' or 'all_to_all'.
   bytes: int | None  # The size of each replica's tensor; None if it varies.
+  parts: int | None = None  # Of how many parts of a value the tensor is one; None if of none.
 
 
 class Hook:
-  """Sees what a step does on a replica, in the order in which the step does it; override what you
-  need.
+  """An observer of what a step does on a replica, in order; override the methods you need.
 
-  The methods but `received` are called on every replica while the step is traced, or at every step
-  if it runs eagerly. Replicas are traced in turns: what a hook keeps of one until its step ends, it
-  keeps in `context.current().kept[self]`.
+  All methods but `received` are called on every replica while the step is traced, or at every step
+  if it runs eagerly. Replicas are traced in turns, so what a hook keeps for one replica until its
+  step ends belongs in `context.current().kept[self]`.
   """
 
   def drawn(self, stream: str, rows: int) -> None:
-    """A random stream is drawn from, for so many rows."""
+    """A random stream is drawn from, for `rows` examples."""
 
   def transferred(self, transfer: Transfer) -> None:
     """A collective moves a tensor."""
 
   def measured(self, owner: Any, values: dict[str, tf.Tensor]) -> None:
-    """A layer or an optimizer has numbers [] about itself, by name."""
+    """A layer or an optimizer reports scalars [] about itself, by name."""
 
   def updating(self, optimizer: Any, variables: list, local: list[tf.Tensor],
                averaged: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -49,15 +48,15 @@ class Hook:
     return averaged
 
   def scalars(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The step has returned these scalars; returns more to log with them."""
+    """The step has returned these scalars; returns more scalars to log."""
     return {}
 
   def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
-    """The step has returned `outputs`; returns more tensors, by name, that the call returns.
+    """The step has returned `outputs`; returns tensors, by name, to pass to `received`.
 
     They must be the same on all replicas.
     """
     return {}
 
   def received(self, step: int, values: dict[str, tf.Tensor]) -> None:
-    """What `ended` returned in the training step number `step`, counted from 0, has arrived."""
+    """Gets the values that `ended` returned in training step `step`, counted from 0."""

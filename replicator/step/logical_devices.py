@@ -1,6 +1,6 @@
-"""Model parallelism: a replica may span several devices, and a step says what goes where.
+"""Model parallelism: a replica may span several devices, and the step places its parts on them.
 
-A step sees the devices of its own replica only, as the logical devices 0, 1, ...
+A step sees only the devices of its own replica, as logical devices 0, 1, ...
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _IN_SCOPE = re.compile(rf"(?:^|/){_SCOPE}(\d+)(?:_\d+)?/")
 
 
 class MultiDeviceMirroredStrategy(tf.distribute.MirroredStrategy):
-  """A MirroredStrategy whose replicas span several devices; TensorFlow knows the first of each.
+  """A MirroredStrategy whose replicas span several devices; TensorFlow sees the first of each.
 
   `devices` are names, `[num_replicas][devices_per_replica]`. `columns` are the i-th devices of all
   replicas, `[devices_per_replica][num_replicas]`.
@@ -42,21 +42,21 @@ def logical_device(index: int) -> Iterator[None]:
   there too, except the gradients of loops, branches and `tf.function`s, which run on logical
   device 0.
 
-  In `Replicator.scope()`, each replica's copies of the variables go to that device, and so do the
-  slots and averages that an optimizer keeps for these variables. Elsewhere, as in an evaluation,
-  the devices are those of the first replica. In a step that `replicator.load` returned, all are one
-  device. Everything else is on logical device 0: inputs, and the mean of gradients over replicas.
-  With one device per replica, `logical_device(0)` changes nothing.
+  In `Replicator.scope()`, each replica's copies of the variables go to that device, together with
+  the slots and averages that an optimizer keeps for them. Elsewhere, as in an evaluation, the
+  devices are those of the first replica. In a step that `replicator.load` returned, all logical
+  devices are the same device. Everything else is on logical device 0, such as inputs and the mean
+  of gradients over replicas. With one device per replica, `logical_device(0)` changes nothing.
 
   Args:
     index: the number of the device in its replica, from 0.
 
   Raises:
     UsageError: a replica has no such device. The replicas are those of the running `Replicator`,
-      or outside of steps and scopes those of the newest.
+      or, outside of steps and scopes, of the newest.
   """
   columns = _columns()
-  if context.run.is_loaded and not columns:  # All logical devices are the one that there is.
+  if context.run.is_loaded and not columns:  # All logical devices are the only device.
     yield
     return
   count = max(1, len(columns))
@@ -70,8 +70,8 @@ def logical_device(index: int) -> Iterator[None]:
   column = columns[index]
 
   def create(next_creator, **kwargs):
-    if kwargs.get("colocate_with") is None:  # Slots go where their variables are.
-      kwargs["colocate_with"] = types.SimpleNamespace(_devices=column)  # As those of a variable.
+    if kwargs.get("colocate_with") is None:  # Slots are already colocated with their variables.
+      kwargs["colocate_with"] = types.SimpleNamespace(_devices=column)  # Mimics a variable.
     return next_creator(**kwargs)
 
   replica = int(tf.get_static_value(context.copy_id()))
@@ -86,7 +86,7 @@ def logical_device(index: int) -> Iterator[None]:
 @contextlib.contextmanager
 def gradients_placed() -> Iterator[None]:
   """Runs the backward pass of the body, a compiled step, on the devices of the forward pass."""
-  # A tape keeps the name scope of each operation for its gradient, but not the device.
+  # A tape keeps the name scope of each operation for its gradient, but not its device.
   columns = _columns()
   graph = context.current().graph
   if not columns or graph is None:
@@ -98,7 +98,7 @@ def gradients_placed() -> Iterator[None]:
     scopes = _IN_SCOPE.findall(operation.name)
     if scopes and not operation.device:
       return columns[int(scopes[-1])][replica]
-    # The sum of several gradients of one tensor has no scope; it goes where they are.
+    # The sum of several gradients of one tensor has no scope; place it with its summands.
     if operation.type == "AddN" and all(
         x.op.name.startswith("gradient_tape/") for x in operation.inputs):
       devices = {x.device for x in operation.inputs}

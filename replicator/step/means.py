@@ -1,4 +1,4 @@
-"""The mean over what is valid in the global batch, such as the tokens that are no padding."""
+"""A masked mean over the global batch, for example over the tokens that are not padding."""
 
 from typing import Any
 
@@ -12,35 +12,35 @@ import tensorflow as tf
 
 
 def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
-  """The mean of `values` where `mask` is true, over all replicas and micro-batches.
+  """Averages `values` where `mask` is true, over all replicas and micro-batches.
 
       loss = replicator.mean(errors, mask)  # [b, t], [b, t]
 
-  Replicas that divide by their own number of valid values have other weights for the same value
-  than one replica: the mean of their means is not the mean. Here every replica gets
+  If each replica divided by its own number of valid values, the mean of these means would depend on
+  how the batch is split. Here every replica gets
 
       sum(mask * values) / sum(mask)
 
-  with sums over the global batch, and gradients by both that are right under the convention of the
-  collectives. It takes one collective, and one for the gradient. If there is nothing valid the mean
-  is 0, without a gradient. A value where the mask is zero may be NaN.
+  with sums over the global batch, and gradients for both that follow the convention of the
+  collectives. It takes one collective, and one more for the gradient. If nothing is valid, the mean
+  is 0, without a gradient. Values may be NaN where the mask is zero.
 
-  In a micro-batch, every replica gets its share of the mean, so that the mean of the shares over
-  the replicas and micro-batches, which `microbatch` and the optimizer take, is the same number. The
-  sum of the mask over all micro-batches is computed first, from the whole batch. There the mask
-  may depend on the batch and on random streams, and not on what is trained or on collectives.
+  In a micro-batch, every replica gets its share of the mean: `microbatch` and the optimizer average
+  the shares over micro-batches and replicas, which gives the same number. The sum of the mask over
+  all micro-batches is computed first, from the whole batch. So in micro-batches the mask may depend
+  on the batch and on random streams, but not on trained variables or on collectives.
 
   Args:
-    values: `[...]`, any shape; what is not floating, such as bools, is cast to the dtype of the
-      run. The replicas may have different numbers of values, as after `tf.boolean_mask`.
-    mask: bools, or weights that are not negative, of the shape of the values, with axes of 1, or
-      with the first axes alone: `[b]` or `[b, t]` for values `[b, t, d]`. None for all values.
+    values: `[...]`, any shape; values that are not floating, such as bools, are cast to the dtype
+      of the run. The replicas may have different numbers of values, as after `tf.boolean_mask`.
+    mask: bools or nonnegative weights that broadcast to the values, or that have their first axes
+      only: `[b]` or `[b, t]` for values `[b, t, d]`. None for all values.
 
   Returns:
     The mean, `[]`, in the dtype of the values.
 
   Raises:
-    UsageError: the mask does not fit, or in a micro-batch it has a gradient or needs a collective.
+    UsageError: the mask does not fit, or in a micro-batch has a gradient or needs a collective.
   """
   values = tf.convert_to_tensor(values)
   dtype = values.dtype if values.dtype.is_floating else tf.as_dtype(keras.config.floatx())
@@ -52,7 +52,7 @@ def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
   part = context.current().microbatch
   if part is None:
     result = tf.math.divide_no_nan(*collectives.all_sum((total, weight)))
-  elif part.weights is None:  # The whole batch is looked at before its micro-batches.
+  elif part.weights is None:  # The pass over the whole batch, before its micro-batches.
     part.own_weights.append(weight)
     result = tf.math.divide_no_nan(total, weight)
   else:
@@ -66,7 +66,7 @@ def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
 
 
 def _weights(values: tf.Tensor, mask: Any) -> tf.Tensor:
-  """The mask in the dtype of the values, and with axes of 1 behind its own."""
+  """Casts the mask to the dtype of the values, and appends axes of size 1."""
   if mask is None:
     return tf.ones([1] * values.shape.rank, values.dtype)
   weights = tf.cast(mask, values.dtype)

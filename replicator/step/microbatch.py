@@ -1,4 +1,4 @@
-"""Two ways to divide a replica's batch: to accumulate gradients, or to make several updates."""
+"""Divides a replica's batch, to accumulate gradients or to make several updates."""
 
 import functools
 from collections import Counter
@@ -22,17 +22,17 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
   """Computes `fn(batch)` from `n` equal micro-batches, one after the other (gradient accumulation).
 
   The activations of each micro-batch are freed before those of the next are computed, so peak
-  memory falls with n. The optimizer makes one collective whatever n is:
+  memory falls with n. The optimizer makes one collective for any n:
 
       loss, gradients = replicator.microbatch(
           lambda part: optimizer.loss_and_gradients(loss_fn, part), batch)
       optimizer.apply(gradients)
 
   The result equals that of the full batch if `fn` returns means over examples, such as losses and
-  their gradients, and no example's output depends on the others. Random streams draw what they
-  draw for the full batch, and `SpectralNorm` iterates once. `GlobalBatchNorm` uses the statistics
-  of one micro-batch over all replicas, so n micro-batches give the same result on any number of
-  replicas.
+  their gradients, and each example's output depends on that example only. Random streams make the
+  same draws as for the full batch, and `SpectralNorm` iterates once. `GlobalBatchNorm` uses the
+  statistics of one micro-batch over all replicas, so n micro-batches give the same result on any
+  number of replicas.
 
   The micro-batches run in a loop, whose graph does not grow with n. If `fn` calls a collective, as
   `GlobalBatchNorm` does on several replicas, they are unrolled, because a loop cannot hold one.
@@ -41,8 +41,8 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
     fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over the
       examples, or None.
     batch: a nest of tensors `[b, ...]`. Micro-batch j has the examples j, j + n, j + 2n, ..., so
-      that over all replicas it has the same examples whatever the number of replicas. Scalars, and
-      what is no tensor, are the same in every micro-batch.
+      over all replicas it has the same examples for any number of replicas. Scalars and non-tensors
+      are the same in every micro-batch.
     n: the number of micro-batches; usually set in a gin file, `microbatch.n = 4`.
 
   Returns:
@@ -73,8 +73,9 @@ def has_examples(value: Any) -> bool:
 def split(batch: Nest, parts: int) -> list[Nest]:
   """Divides a replica's batch into equal parts, for several updates in one step.
 
-  Part j has the examples j, j + parts, j + 2 parts, ..., so that over all replicas it has the same
-  examples whatever the number of replicas.
+  A step whose attribute `batches` equals the number of parts gets a batch of
+  `train.global_batch_size` for each. Part j has the examples j, j + parts, j + 2 parts, ..., so
+  over all replicas it has the same examples for any number of replicas.
 
   Args:
     batch: a nest of tensors `[b, ...]`.
@@ -89,7 +90,8 @@ def split(batch: Nest, parts: int) -> list[Nest]:
   size = tree.flatten(batch)[0].shape[0]
   if size % parts:
     raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} parts; "
-                     f"write a train.global_batch_size that is a multiple of replicas x {parts}")
+                     f"give the step an attribute batches = {parts}, so that it gets a batch of "
+                     "train.global_batch_size for each")
   if parts == 1:
     return [batch]
   context.current().division.note(size // parts)
@@ -98,14 +100,14 @@ def split(batch: Nest, parts: int) -> list[Nest]:
 
 def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
           part: context.Microbatch) -> Nest:
-  """The mean of what `fn` returns over the micro-batches; `part` is each in turn."""
+  """Averages what `fn` returns over the micro-batches; `part` describes each in turn."""
   # [b, ...] -> [b / n, n, ...]: row i of micro-batch j is example i n + j.
   rows = _of_examples(
       lambda x: tf.reshape(x, [x.shape[0] // part.count, part.count, *x.shape[1:]]), batch)
   draws, outside, collectives_before = step.draws.copy(), step.graph, len(step.collectives)
 
   @functools.cache
-  def weights() -> list[tf.Tensor]:  # Asked for by the first micro-batch.
+  def weights() -> list[tf.Tensor]:  # Called first by the first micro-batch.
     nonlocal collectives_before
     own, before = _weights_of_means(fn, batch, step, draws), len(step.collectives)
     total = collectives.all_sum(own)
@@ -117,7 +119,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
   def outputs_of(index: int | tf.Tensor) -> Nest:
     part.index, part.replayed, part.means = index, 0, 0
     part.is_first = isinstance(index, int) and index == 0
-    step.draws = draws.copy()  # Every micro-batch makes the same draws, other rows.
+    step.draws = draws.copy()  # Every micro-batch makes the same draws, of different rows.
     own = _of_examples(lambda x: tf.gather(x, index, axis=1), rows)
     return map_tensors(tf.convert_to_tensor, fn(own))
 
@@ -173,7 +175,7 @@ def _of_examples(function: Callable[[tf.Tensor], tf.Tensor], batch: Nest) -> Nes
 
 
 def _summands(outputs: Nest) -> list[tf.Tensor]:
-  """The tensors of a nest; float16 and bfloat16 as float32."""
+  """The tensors of a nest, with float16 and bfloat16 cast to float32."""
   flat = [x for x in tree.flatten(outputs) if x is not None]
   for x in flat:
     if not x.dtype.is_floating:

@@ -1,4 +1,4 @@
-"""Nests of tensors, in which `None` stands for a tensor that is not there."""
+"""Nests of tensors, in which `None` stands for a missing tensor."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Named, seeded random streams whose draws belong to the example, not to the replica.
+"""Named, seeded random streams, which draw per example, not per replica.
 
 `keras.random` and Keras layers draw the same numbers on every replica, so a GAN that samples its
 noise that way trains on duplicates. Here every draw is a pure function of
@@ -7,15 +7,15 @@ noise that way trains on duplicates. Here every draw is a pure function of
      number of rollbacks of the run)
 
 over the *global* batch, and each replica makes its own rows of it. Example k of step s gets the
-same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any device, and under XLA. Besides
-the step and the number of rollbacks there is no state to save: a resumed run continues every stream
+same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any device, and under XLA. The only
+state to save is the step and the number of rollbacks, so a resumed run continues every stream
 exactly.
 
-Axis 0 of every draw counts the replica's examples. A step must not draw inside a `tf.while_loop`
-or `tf.function` of its own, which would repeat the numbers, nor inside a `tf.cond`: a compiled step
-would count the draws of both branches, and an eager step those of one. Draw before it, and pass the
-numbers in. Under `tf.recompute_grad` and in a `keras.RematScope` the backward pass would draw other
-numbers than the forward pass, which is refused; `replicator.recompute_grad` draws the same.
+Axis 0 of every draw is the replica's examples. A step must not draw inside its own `tf.while_loop`
+or `tf.function`, which would repeat the numbers, nor inside a `tf.cond`: a compiled step would
+count the draws of both branches, and an eager step those of one. Draw before it, and pass the
+numbers in. Under `tf.recompute_grad` and in a `keras.RematScope`, the forward and the backward pass
+would draw different numbers, which raises an error; under `replicator.recompute_grad` they agree.
 """
 
 import math
@@ -37,14 +37,14 @@ def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1
       z = replicator.random.normal("z", [batch.shape[0], 128])
 
   Args:
-    name: the name of the stream. All draws differ: those of two streams, and two of one stream.
-    shape: the shape of this replica's part, `[n, ...]`; axis 0 counts the replica's examples.
+    name: the name of the stream. Different streams, and successive draws from one stream, differ.
+    shape: the shape of this replica's part, `[n, ...]`; axis 0 is the replica's examples.
     mean: the mean of the distribution.
     stddev: the standard deviation of the distribution.
     dtype: a floating dtype; None is float64 in a float64 run and float32 otherwise.
 
   Raises:
-    UsageError: the draw stands in a branch or loop of the step, or the shape is empty.
+    UsageError: the draw is in a branch or loop of the step, or the shape is empty.
   """
   result = _floating(name, dtype)
   return tf.cast(mean + stddev * _erfinv_of_symmetric(name, shape, result, 1.0), result)
@@ -73,7 +73,7 @@ def uniform(name: str, shape: Sequence[int], minval: float = 0.0, maxval: float 
   result = _floating(name, dtype)
   drawn = tf.cast(minval + (maxval - minval) * _unit(name, shape, result), result)
   begin, end = tf.cast(minval, result), tf.cast(maxval, result)
-  # Rounding may give `maxval`, which begins again at `minval`.
+  # Rounding may give `maxval`, which is replaced by `minval`.
   return tf.where(tf.where(begin < end, drawn >= end, drawn <= end), begin, drawn)
 
 
@@ -170,8 +170,8 @@ def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
   return tf.cast(kept, floats) * 2.0 ** -(kind.size * 8 - dropped)
 
 
-# Draws are transformed in whole vectors of a processor. The rest of a vector would go through code
-# that rounds differently, and which examples are in the rest depends on the number of replicas.
+# Draws are transformed in full SIMD vectors. A partial vector would go through code that rounds
+# differently, and which examples end up in it depends on the number of replicas.
 _VECTOR = 64
 
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 _PHILOX = 1  # TensorFlow's number for Philox4x32-10 (Salmon et al. 2011).
 _SEED_KEY = [0x02461e293ec8f720]  # TensorFlow's key for the Philox that turns seeds into keys.
-# In a micro-batch, rows of at least this many elements are drawn one by one; shorter rows are
-# drawn for the replica's whole batch, and most are thrown away.
+# In a micro-batch, rows of at least this many elements are drawn one by one. Shorter rows are drawn
+# for the replica's whole batch, and most are thrown away.
 _LARGE_ROW = 4096
 
 # (number of elements, key, counter) -> [elements]
@@ -22,7 +22,7 @@ _Draw = Callable[[int, tf.Tensor, tf.Tensor], tf.Tensor]
 def set_seed(seed: int, rollbacks: int = 0) -> None:
   """Seeds all streams, and restarts the streams that are drawn outside of steps.
 
-  A function that is compiled already keeps its seed.
+  Functions that are already compiled keep the old seed.
 
   Args:
     seed: the seed of the run.
@@ -33,9 +33,9 @@ def set_seed(seed: int, rollbacks: int = 0) -> None:
 
 
 def seed_of(name: str) -> int:
-  """A seed below 2^63 for random numbers outside of TensorFlow, such as those of an environment.
+  """Returns a seed below 2^63 for random numbers outside of TensorFlow, as in an environment.
 
-  It depends on the seed of the run and on `name` only, so it is the same in every process.
+  It depends only on the seed of the run and on `name`, so it is the same in every process.
   """
   return int.from_bytes(_digest(f"seed of {name}")[:8], "little") >> 1
 
@@ -47,7 +47,7 @@ def _digest(text: str) -> bytes:
 
 
 def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-  """Random bits `[n, ...]` from the stream `name`, as uint32 or uint64."""
+  """Draws random bits `[n, ...]` from the stream `name`, as uint32 or uint64."""
   return _own_rows(name, shape, dtype, lambda count, key, counter: (
       tf.raw_ops.StatelessRandomUniformFullIntV2(
           shape=[count], key=key, counter=counter, alg=_PHILOX, dtype=dtype)))
@@ -55,7 +55,7 @@ def bits(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
 
 def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
              dtype: tf.DType) -> tf.Tensor:
-  """Random integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64."""
+  """Draws integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64."""
   if dtype not in (tf.int32, tf.int64):
     raise UsageError(f"random stream '{name}': does not draw {dtype.name}; write 'int32' and cast")
   return _own_rows(name, shape, dtype, lambda count, key, counter: (
@@ -65,7 +65,7 @@ def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
 
 
 def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> tf.Tensor:
-  """The rows of this replica and its micro-batch, from the draw for the whole global batch."""
+  """Returns the rows of this replica and micro-batch from the draw for the global batch."""
   size, *rest = _checked(name, shape)
   row = math.prod(rest)
   now = context.current()
@@ -122,7 +122,8 @@ def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
   now.draws[name] += 1
   digest = _digest(f"{draw}/{now.streams}{name}")
   seed = [int.from_bytes(digest[i:i + 8], "little", signed=True) for i in (0, 8)]
-  # As `tf.random.experimental.stateless_fold_in`. What no step changes is not computed by the step.
+  # Like `tf.random.experimental.stateless_fold_in`. The part that is the same for all steps is
+  # computed outside the step.
   with tf.init_scope():
     first = tf.random.stateless_uniform([], seed, None, None, tf.int64, alg="philox").numpy()
   folded = tf.stack([first, context.step_number()])

@@ -1,9 +1,9 @@
-"""XLA on several replicas: what a replica computes between two collectives is compiled.
+"""XLA on several replicas: it compiles what a replica computes between two collectives.
 
-XLA cannot compile a collective between the devices of a strategy. So the operations of a replica
-are marked while they are traced, except the collectives, and TensorFlow compiles every group of
-marked operations that needs no other in between. The groups of two replicas may differ, and then
-XLA may round differently. What every replica computes for itself and keeps must be `alike`.
+XLA cannot compile a collective between the devices of a strategy. So all operations of a replica
+but the collectives are marked while they are traced, and TensorFlow compiles each group of marked
+operations with no unmarked operation in between. The groups may differ between replicas, and then
+XLA may round differently. State that every replica computes for itself must be computed in `alike`.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ from replicator.step import context
 
 import tensorflow as tf
 
-# XLA would drop the checks, and cannot compile a collective.
+# XLA would drop checks, and cannot compile collectives.
 _LEFT_OUT = ("Assert", "CheckNumerics", "Collective", "Nccl", "Print")
-# On CPUs, XLA is slower for convolutions than TensorFlow. Their gradients begin with these, too.
+# On CPUs, XLA is slower for convolutions than TensorFlow. Their gradients have the same prefixes.
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")
-# It is four times slower for sums over the positions of maps, as in batch normalization.
+# It is four times slower for sums over the positions of feature maps, as in batch normalization.
 _SUMS = ("BiasAddGrad", "Mean", "Sum")
 _MAP_RANK = 4
 
 
 @contextlib.contextmanager
 def compiled_in_parts() -> Iterator[None]:
-  """Compiles what one of several replicas computes in the body, its step, except collectives.
+  """Compiles what one of several replicas computes in the body, except collectives.
 
-  It does nothing in a step that runs line by line.
+  It does nothing in a step that runs eagerly.
   """
   now = context.current()
   if now.graph is None:
@@ -49,17 +49,18 @@ def compiled_in_parts() -> Iterator[None]:
       mark_for_xla(operation)
     return operation.device
 
-  # Called for every operation that this replica makes, also in loops and branches. A function that
-  # merges the replicas, as a collective does, runs in another thread.
+  # Called for every operation of this replica, also in loops and branches. A merge call, as in a
+  # collective, runs in a different thread.
   with now.graph.device(mark):
     yield
 
 
 @contextlib.contextmanager
 def alike() -> Iterator[None]:
-  """Makes the body compute the same, bit for bit, on replicas that have the same numbers.
+  """Makes replicas with the same inputs compute the same bits in the body.
 
-  Under XLA on several replicas TensorFlow's own operations do so; the body calls no collective.
+  Under XLA on several replicas, the body is left to TensorFlow's own operations. It must not call a
+  collective.
   """
   now = context.current()
   before, now.alike = now.alike, True
@@ -69,13 +70,13 @@ def alike() -> Iterator[None]:
     now.alike = before
 
 
-def one_program(update: Callable[..., None]) -> Callable[..., None]:
+def one_program(update: Callable[..., Any]) -> Callable[..., Any]:
   """Makes XLA compile an update of a device's copies of some variables as one program.
 
   The program is the same for every device, so the copies stay equal bit for bit.
   """
-  def compiled(*args: Any, **kwargs: Any) -> None:
-    def program() -> None:  # It takes the tensors of the arguments from here.
-      update(*args, **kwargs)
-    tf.function(program, autograph=False, jit_compile=True)()
+  def compiled(*args: Any, **kwargs: Any) -> Any:
+    def program() -> Any:  # It takes the tensors of the arguments from here.
+      return update(*args, **kwargs)
+    return tf.function(program, autograph=False, jit_compile=True)()
   return compiled

@@ -1,4 +1,4 @@
-"""Whether the processes of a run agree: on its configuration and data, and on each collective.
+"""Checks that the processes of a run agree on its configuration, its data and each collective.
 
 All replicas and workers must call the same collectives in the same order, or a step hangs.
 """
@@ -6,7 +6,7 @@ All replicas and workers must call the same collectives in the same order, or a 
 import itertools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replicator.configuration.differences import differences
@@ -18,27 +18,28 @@ from replicator.step.context import StepContext
 import gin
 
 MAX_SECONDS = 30.0
-"""Clocks that differ by more are reported; logs and locks hold times."""
+"""A larger difference between clocks is reported, because logs and locks contain times."""
 
 _meetings = itertools.count()
 _REMEDY = "must make the same calls in the same order"
 
 
-def check(worker: int, workers: int, examples: int | None = None) -> None:
-  """Compares what this worker was started with to what the others were, before they train.
+def check(worker: int, workers: int, examples: int | None = None,
+          code: Callable[[], Mapping[str, str]] = dict) -> None:
+  """Checks, before training, that all workers were started with the same configuration.
 
-  All workers must call it, with the number of examples that they see, if that is known. Each warns
-  if the clocks of two hosts differ.
+  All workers must call it with the number of examples that they see, if it is known, and with
+  `code`, which returns a digest of each file of the program. Each warns if the clocks differ.
 
   Raises:
-    UsageError: a setting, the version of a package or the number of examples differs; all workers
-      get the same line.
+    UsageError: a setting, the version of a package, the number of examples or a file that both
+      workers have differs; all workers raise the same error.
   """
   if workers == 1:
     return
   meeting = next(_meetings)
   mine = {"versions": versions(), "config": gin.config_str(max_line_length=10 ** 6),
-          "examples": examples}
+          "examples": examples, "code": dict(code())}
   tensorflow_internals.meet(f"replicator/start/{meeting}")
   mine["time"] = time.time()
   first, *others = tensorflow_internals.exchange(
@@ -47,12 +48,15 @@ def check(worker: int, workers: int, examples: int | None = None) -> None:
     pairs = {**{name: (version, other["versions"].get(name))
                 for name, version in first["versions"].items()},
              **differences(first["config"], other["config"]),
-             "the number of examples": (first["examples"], other["examples"])}
+             "the number of examples": (first["examples"], other["examples"]),
+             # Workers may have imported different files.
+             **{f"the code of {name}": (first["code"][name], digest)
+                for name, digest in other["code"].items() if name in first["code"]}}
     for name, (of_first, of_other) in pairs.items():
       if of_first != of_other:
         raise UsageError(
             f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
-            f"{number}; start all processes with the same configuration, versions and data")
+            f"{number}; start all processes with the same configuration, versions, code and data")
   times = [first["time"], *(each["time"] for each in others)]
   apart = max(times) - min(times)
   if apart > MAX_SECONDS:
@@ -63,7 +67,7 @@ def check(worker: int, workers: int, examples: int | None = None) -> None:
 def check_replicas(replicas: Sequence[StepContext]) -> None:
   """Raises a UsageError if the replicas of this process made different calls.
 
-  After an error, some may not have ended the step; it is no mistake that these made fewer calls.
+  After an error, some may not have finished the step; it is fine if those made fewer calls.
   """
   said = [[f"calls {call}" for call in replica.collectives]
           + ["has ended its step"] * replica.has_ended for replica in replicas]
@@ -75,10 +79,10 @@ def check_replicas(replicas: Sequence[StepContext]) -> None:
 
 
 def check_workers(worker: int, workers: int, calls: list[str]) -> None:
-  """Compares the calls of this worker's step with those of the others; all workers must call it.
+  """Compares the collectives of this worker's step with the other workers'; all must call it.
 
   Raises:
-    UsageError: they differ, so that running the step would hang; each worker gets its line.
+    UsageError: they differ, so running the step would hang; the error names this worker's call.
   """
   of_workers = _of_all("calls", worker, workers, calls)
   for place, each in enumerate(itertools.zip_longest(*of_workers), 1):
@@ -89,13 +93,13 @@ def check_workers(worker: int, workers: int, calls: list[str]) -> None:
 
 
 def differing(worker: int, workers: int, values: Mapping[str, str]) -> list[str]:
-  """The names of those values that are others on another worker; all workers must call it."""
+  """Returns the names of the values that differ between workers; all workers must call it."""
   of_workers = _of_all("values", worker, workers, values)
   return [name for name in values if len({each.get(name) for each in of_workers}) > 1]
 
 
 def is_shared(worker: int, workers: int, value: str) -> bool:
-  """Whether two workers have the same value; all workers must call it."""
+  """Whether any two workers have the same value; all workers must call it."""
   return len({*_of_all("shared", worker, workers, value)}) < workers
 
 

@@ -1,4 +1,4 @@
-"""A step, compiled: `train`, `Replicator.run` and the doctor run steps through it."""
+"""Compiled steps, through which `train`, `Replicator.run` and the doctor run."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from replicator.console.error_line import located
 from replicator.internals.keras_internals import errors_unchanged, global_seed_state
 from replicator.step import context, logical_devices, xla
-from replicator.step.collectives import collectives
+from replicator.step.collectives import collectives, whole_batch
 from replicator.step.hooks import Hook
 from replicator.step.nest import Nest
 from replicator.step.optimizers import unwrapped
@@ -17,7 +17,7 @@ from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.wrap import check_owners
 from replicator.step.replicated import copies_of
 from replicator.step.variables import function_of, held_by
-from replicator.strategies import agreement, one_replica
+from replicator.strategies import agreement, one_replica, xla_support
 from replicator.strategies.running_call import RunningCall
 from replicator.strategies.tracing import (
   draws,
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class _Traced:
-  """The compiled function for what is `trainable` in the step, and for batches of one shape."""
+  """A compiled function, for one set of `trainable` flags and one shape of batches."""
 
   function: Any = None  # A tf.function.
-  arguments: tuple = ()  # What it was first called with.
+  arguments: tuple = ()  # The arguments of the first call.
   scalars: dict[str, bool] = dataclasses.field(default_factory=dict)  # Whether each is a counter.
-  remarks: list[str] = dataclasses.field(default_factory=list)  # On what the step does in Python.
+  remarks: list[str] = dataclasses.field(default_factory=list)  # Warnings about its Python code.
   division: context.Division = dataclasses.field(default_factory=context.Division)
-  numbers: dict[str, float] = dataclasses.field(default_factory=dict)  # Its attributes of Python.
-  is_said: bool = False  # Whether `warnings` has looked at it.
+  updated: set[int] = dataclasses.field(default_factory=set)  # See `context.StepContext`.
+  numbers: dict[str, float] = dataclasses.field(default_factory=dict)  # Attributes in Python.
+  is_said: bool = False  # Whether `warnings` has reported on it.
 
   @functools.cached_property
   def concrete(self) -> Any:
@@ -58,18 +59,19 @@ class _Traced:
 
 
 class CompiledStep:
-  """A step, compiled for every replica, and again when another part of it is `trainable`.
+  """A step compiled for every replica, and compiled again when its `trainable` flags change.
 
   Args:
-    replicator: runs it.
+    replicator: the replicator that runs the step.
     step: called on each replica with its part of a batch, or with no argument.
-    steps_per_call: how many steps one call makes.
+    steps_per_call: the number of steps per call.
     logs: whether the step returns scalars, of which a call returns the means over replicas; if not,
       a call returns what the step returned on each replica of this process.
-    hooks: what looks into the step.
-    events: makes a context in which `tf.summary` writes, as of a step.
-    xla: whether XLA compiles it as the replicator says.
-    as_one: whether every replica computes the examples of all, as if it were alone.
+    hooks: observers of the step.
+    events: makes a context in which `tf.summary` writes for the given step.
+    xla: whether XLA compiles the step as configured in the replicator.
+    as_one: whether a replica computes the global batch as if it were alone; the other replicas of
+      this process reuse its outputs.
     in_one_piece: whether `microbatch.n` is ignored.
 
   Raises a UsageError if two optimizers of the step own a variable.
@@ -84,69 +86,71 @@ class CompiledStep:
     self._replicator, self._step, self._hooks = replicator, step, hooks
     self._events = events or (lambda step: contextlib.nullcontext())
     self._steps_per_call, self._logs = steps_per_call, logs
-    self._axis = 0 if steps_per_call == 1 else 1  # Of the examples of a batch.
+    self._axis = 0 if steps_per_call == 1 else 1  # The axis of examples in a batch.
     self._optimizers = dict(held_by(step, (Optimizer,)))
     for optimizer in self._optimizers.values():
       optimizer.copied_slots.begin()
     self._trainable = Trainable(step)
     self._traced: dict[tuple, _Traced] = {}
-    self._newest = _Traced()
-    self._warned: set[str] = set()
+    self._newest, self._warned = _Traced(), set[str]()
+    self.without_xla = ""  # Why XLA does not compile the step.
 
   def __call__(self, step: int, inputs: Nest | None = None, stop: bool = False) -> RunningCall:
-    """Starts the steps number `step`, `step + 1`, ...; with `stop`, asks all workers to stop.
+    """Starts the steps `step`, `step + 1`, ...; with `stop`, asks all workers to stop.
 
     `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
     steps, `[steps_per_call, n, ...]`; or None.
 
-    Raises a UsageError if the batch does not divide, or the step cannot run as it is.
+    Raises a UsageError if the batch does not divide, or the step is invalid.
     """
     arguments = self._arguments(step, inputs, stop)
-    traced = self._newest = self._traced_for(arguments)
-    # A tf.function would compare the arguments, and all variables, with those of its traces.
-    compiled = traced.function if tf.config.functions_run_eagerly() else traced.concrete
-    return RunningCall(self._replicator.start(compiled, *arguments), step, stop,
-                       traced.scalars, self._steps_per_call, self._hooks)
+
+    def start() -> RunningCall:
+      traced = self._newest = self._traced_for(arguments)
+      # A tf.function would compare the arguments and all variables with those of its traces.
+      compiled = traced.function if tf.config.functions_run_eagerly() else traced.concrete
+      return RunningCall(self._replicator.start(compiled, *arguments), step, stop,
+                         traced.scalars, self._steps_per_call, self._hooks)
+    return xla_support.with_or_without(self._replicator, start, self._drop_xla)
 
   def trace(self, inputs: Nest | None) -> list[str]:
     """Traces the steps for batches like `inputs`; returns the names of their scalars."""
-    self._newest = self._traced_for(self._arguments(0, inputs, False))
-    return list(self._newest.scalars) if self.graph else []
+    def names() -> list[str]:
+      self._newest = self._traced_for(self._arguments(0, inputs, False))
+      return list(self._newest.scalars) if self.graph else []
+    return xla_support.with_or_without(self._replicator, names, self._drop_xla)
+
+  def _drop_xla(self, error: Exception) -> None:
+    self.without_xla = xla_support.line(error, self)
+    self._traced.clear()
 
   @property
   def graph(self) -> tf.Graph:
-    """What the steps are compiled to; valid after the first call, or `trace`."""
+    """The graph of the steps; valid after the first call or `trace`."""
     return self._newest.concrete.graph
 
   @property
   def division(self) -> context.Division:
-    """How the step divides the batch of a replica; valid like `graph`."""
+    """How the step divides a replica's batch; valid when `graph` is."""
     return self._newest.division
 
   def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use but that of Keras' global generator; valid like `graph`."""
+    """The variables that the steps use, except Keras' global generator; valid when `graph` is."""
     others = [each.value for each in [global_seed_state()] if each is not None]
     if servers := self._replicator.servers:
       others.append(servers.updates)
     handles = {id(copy.handle) for other in others for copy in copies_of(other)}
     return [v for v in self.graph.variables if id(v.handle) not in handles]
 
-  def assigned_at(self, variable: tf.Variable) -> str:
-    """` at file:line`, where the steps assign a variable, if it is known; valid like `graph`."""
-    return next(graphs.assignments(self.graph, variable), "")
-
-  def used_at(self, variable: tf.Variable) -> str:
-    """` at file:line`, where the steps use a variable, if it is known; valid like `graph`."""
-    return graphs.first_use(self.graph, variable)
-
   def warnings(self) -> list[str]:
-    """Lines about what the newest trace found, each thing once."""
+    """Returns warnings about the newest trace, each only once."""
     if tf.config.functions_run_eagerly() or self._newest.is_said:
       return []
-    lines = [*self._newest.remarks, *draws.warnings(self.graph, self._replicator.num_replicas),
+    lines = [*filter(None, [self.without_xla]), *self._newest.remarks,
+             *draws.warnings(self.graph, self._replicator.num_replicas),
              *graphs.warnings(self.graph, self._replicator.jit_compile),
              *untrained.warnings(self.graph, self._step, self._optimizers,
-                                 self._trainable.unfrozen()),
+                                 self._trainable.unfrozen(), self._newest.updated),
              *shapes.warnings(of_batch for _, of_batch in self._traced)]
     self._newest.is_said = True
     new = [line for line in lines if line not in self._warned]
@@ -154,7 +158,7 @@ class CompiledStep:
     return new
 
   def outdated(self) -> list[str]:
-    """Lines about the first numbers of Python that have changed since the newest trace."""
+    """Returns warnings about Python numbers that have changed since the newest trace, once."""
     lines = python_state.outdated(self._newest.numbers, self._step)
     if lines:
       self._newest.numbers = {}
@@ -166,7 +170,6 @@ class CompiledStep:
 
   def _arguments(self, step: int, inputs: Nest | None, stop: bool) -> tuple:
     batch = () if inputs is None else (self._replicator.checked_batch(inputs, self._axis),)
-    # One process alone needs no agreement to stop.
     flag = (tf.constant(stop),) if self._logs and self._replicator.num_pipelines > 1 else ()
     return tf.constant(step, tf.int64), flag, batch
 
@@ -176,7 +179,7 @@ class CompiledStep:
     if key in self._traced:
       return self._traced[key]
     traced = _Traced(arguments=arguments)
-    # Without AutoGraph: what is compiled is the source that runs eagerly, line by line.
+    # Without AutoGraph, so that the compiled code is the same source that runs eagerly.
     traced.function = tf.function(functools.partial(self._steps, traced), autograph=False,
                                   jit_compile=True if self._compiles_whole else None)
     if self._logs and self._replicator.num_pipelines > 1 and (
@@ -189,10 +192,10 @@ class CompiledStep:
   # ---- What is compiled -------------------------------------------------------------------------
 
   def _steps(self, traced: _Traced, step: tf.Tensor, stop: tuple, batch: tuple) -> Any:
-    """All steps of a call: what each replica returned, or the means of the scalars.
+    """Runs all steps of a call; returns each replica's outputs, or the means of the scalars.
 
-    The means are `[steps_per_call * scalars]`, after 1 or 0 for the request to stop, if that is
-    given; with them comes what the hooks return.
+    The means are `[steps_per_call * scalars]`, preceded by the mean of the flag `stop` if it is
+    given; they come with what the hooks return.
     """
     batch = tuple(self._replicator.distribute(each, self._axis) for each in batch)
     with python_state.noted_in(traced.remarks, self._step):
@@ -220,7 +223,7 @@ class CompiledStep:
 
   def _means(self, traced: _Traced, step: tf.Tensor, batch: tuple, i: tf.Tensor | None = None
              ) -> tuple[tf.Tensor, dict]:
-    """The scalars of a step, the i-th of several, averaged over this process's replicas."""
+    """Averages the scalars of a step, the i-th of several, over this process's replicas."""
     if servers := self._replicator.servers:
       outputs, staleness = servers.measured(lambda: self._on_replicas(traced, step, batch, i))
       traced.scalars["staleness"] = False
@@ -233,9 +236,10 @@ class CompiledStep:
 
   def _on_replicas(self, traced: _Traced, step: tf.Tensor, batch: tuple,
                    i: tf.Tensor | None = None) -> list[Nest]:
-    """Runs the step as number `step`, int64 [], on every replica of this process."""
+    """Runs the step number `step`, int64 [], on every replica of this process."""
     replicator = self._replicator
     replicas: list[context.StepContext] = []
+    ended: list[Nest] = []  # The outputs of replicas that have returned.
     placed_or_compiled = (xla.compiled_in_parts if self._xla and replicator.compiles_parts
                           else logical_devices.gradients_placed)
     is_compiled = (self._xla and replicator.jit_compile) or replicator.name == "tpu"
@@ -250,29 +254,32 @@ class CompiledStep:
           one_replica.refuse_own_reductions()
         if i is not None:
           batch = tree.map_structure(lambda x: tf.gather(x, i), batch)
-        batch = collectives.all_concat(batch) if self._as_one else batch
+        batch = whole_batch.joined(batch) if self._as_one else batch
+        if self._as_one and ended:  # Replicas are traced in turns, between their collectives.
+          replica.has_ended = True
+          return ended[0]
         replica.as_one, replica.in_one_piece = self._as_one, self._in_one_piece
         outputs = function_of(self._step)(*batch)
         replica.has_ended = True
+        traced.updated |= replica.updated
         traced.remarks += [line for line in training_mode.left_out(
             self._step, replica.calls, self._optimizers) if line not in traced.remarks]
         if replicator.num_replicas > 1:
           refusals.refuse_global_batch_sizes(tf.compat.v1.get_default_graph())
         if is_compiled or replicator.is_async:
           refusals.refuse_summaries(tf.compat.v1.get_default_graph(), replicator.name)
-        if self._logs:
-          return self._logged(traced, batch, outputs)
-        # A variable that is returned is read here, where every replica has its own copy.
-        return tree.map_structure(
-            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs)
+        # A returned variable is read here, on the replica that owns the copy.
+        ended.append(self._logged(traced, batch, outputs) if self._logs else tree.map_structure(
+            lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs))
+        return ended[-1]
 
-    if self._compiles_whole:  # XLA does not compile `tf.distribute`; one replica needs none.
+    if self._compiles_whole:  # XLA cannot compile `tf.distribute`, and one replica needs none.
       outputs = [on_replica(step, *batch)]
       traced.division = replicas[0].division
       return outputs
     try:
       outputs = replicator.strategy.run(on_replica, args=(step, *batch))
-    except Exception:  # It may come of replicas that make different calls, and say less.
+    except Exception:  # If replicas made different calls, this check gives the clearer error.
       agreement.check_replicas(replicas)
       raise
     agreement.check_replicas(replicas)
@@ -283,7 +290,7 @@ class CompiledStep:
     return replicator.local_results(outputs)
 
   def _logged(self, traced: _Traced, batch: tuple, outputs: Any) -> tuple[tf.Tensor, dict]:
-    """The scalars of a step as one vector: one tensor to carry, and one collective to average."""
+    """Packs the scalars of a step into one vector, which takes one collective to average."""
     found = scalars.checked(outputs)
     for hook in self._hooks:
       found = {**found, **hook.scalars(found)}

@@ -3,8 +3,8 @@
     for features in distributed_evaluation.deal(lambda part: extract(samples(part)), parts):
       ...
 
-Each part is what it is on one replica, and parts come back in their order. So what is computed from
-them is the same on any number of replicas.
+Each part is the same as on one replica, including its draws from `replicator.random`, and parts are
+returned in order. So results computed from them are the same on any number of replicas.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from replicator.step import context
 from replicator.step.nest import Nest
 from replicator.strategies.replicator import Replicator
 
@@ -21,11 +22,11 @@ import tree
 
 Part = Callable[[int], Nest]
 
+_DEALS = "parts/"  # Calls of `deal` are counted like draws from a stream of this name.
+
 
 class EvaluationShards:
-  """The part of an evaluation that each replica computes.
-
-  The replicas are those of this process, or those of all workers if all evaluate.
+  """The division of an evaluation over replicas: of this process, or of all workers.
 
   This process is number `worker` of the `workers` that evaluate.
   """
@@ -34,19 +35,19 @@ class EvaluationShards:
     self.worker = replicator.worker_id if on_all_workers else 0
     self.workers = replicator.num_pipelines if on_all_workers else 1
     self._replicator = replicator
-    # Workers beside parameter servers, and TPUs, run compiled steps only.
+    # Workers of parameter servers and TPUs run only compiled steps.
     one_by_one = (replicator.is_async or replicator.name == "tpu"
                   or replicator.num_local_replicas == 1)
     self._devices = [None] if one_by_one else list(replicator.strategy.extended.worker_devices)
 
   def deal(self, function: Part, count: int) -> Iterator[Nest]:
-    """Yields the results as the function `deal` does."""
+    """Yields results like the function `deal`."""
     local = len(self._devices)
     with ThreadPoolExecutor(local) as pool:
       for first in range(0, count, self.workers * local):
-        # The last round may have too few parts: the last one then comes several times.
+        # The last round may have too few parts; then the last part is computed several times.
         mine = [min(first + self.worker * local + i, count - 1) for i in range(local)]
-        # Functions are traced in the first round, which only one thread at a time can do.
+        # Functions are traced in the first round; only one thread at a time can trace.
         one_by_one = first == 0 or local == 1 or tf.config.functions_run_eagerly()
         contexts = [contextvars.copy_context() for _ in mine]
         results = (map if one_by_one else pool.map)(
@@ -55,7 +56,7 @@ class EvaluationShards:
         yield from self._of_all(list(results))[:count - first]
 
   def wait_for_all(self) -> None:
-    """Returns when all workers that evaluate have called it."""
+    """Waits until all workers that evaluate have called it."""
     self._of_all([np.zeros([], np.int32)] * len(self._devices))
 
   def _of_all(self, results: list[Nest]) -> list[Nest]:
@@ -73,7 +74,7 @@ _current: contextvars.ContextVar[EvaluationShards | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def sharded(shards: EvaluationShards) -> Iterator[None]:
-  """In the body, an evaluation, `deal` divides its parts as `shards` says."""
+  """Makes `deal` divide its parts according to `shards` in the body, an evaluation."""
   token = _current.set(shards)
   try:
     yield
@@ -82,29 +83,34 @@ def sharded(shards: EvaluationShards) -> Iterator[None]:
 
 
 def deal(function: Part, count: int) -> Iterator[Nest]:
-  """Yields `function(0)`, ..., `function(count - 1)`, computed on all replicas at the same time.
+  """Yields `function(0)`, ..., `function(count - 1)`, computed on all replicas in parallel.
 
-  In an evaluation of `train`, part i runs on the device of replica i % n, in Python; and if the
-  evaluation is `on_all_workers`, every worker gets the results of all, so that every worker must
-  call this alike. Elsewhere parts run one after the other.
+  In an evaluation of `train`, part i runs in Python on the device of replica i % n. If the
+  evaluation is `on_all_workers`, every worker gets all results, so all workers must make the same
+  call. Elsewhere, parts run one after the other. Each part has its own random streams: different
+  parts draw different numbers, which do not depend on the number of replicas.
 
   Args:
-    function: makes a part from its number: a nest of arrays, whose shapes are the same for all
-      parts. It may be called twice for the last one.
+    function: makes a part from its number: a nest of arrays, with the same shapes for all parts. It
+      may be called more than once for the last part.
     count: the number of parts.
   """
-  shards = _current.get()
-  if shards is None:
-    yield from map(function, range(count))
-  else:
-    yield from shards.deal(function, count)
+  shards, draws = _current.get(), context.current().draws
+  deal = draws[_DEALS]
+  draws[_DEALS] += 1
+
+  def part(number: int) -> Nest:
+    with context.streams_apart(f"part {number} of deal {deal}"):
+      return function(number)
+
+  yield from map(part, range(count)) if shards is None else shards.deal(part, count)
 
 
 @contextlib.contextmanager
 def chief_first() -> Iterator[None]:
   """Runs the body on the chief, and then on the other workers that evaluate.
 
-  For files that one worker makes and all workers read.
+  Use it for files that one worker makes and all workers read.
   """
   shards = _current.get()
   if shards and shards.worker:

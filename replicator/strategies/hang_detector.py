@@ -1,4 +1,4 @@
-"""Ends the workers that wait for one that does not come, though its process lives."""
+"""Ends workers that wait for one that is stuck although its process is alive."""
 
 import contextlib
 import threading
@@ -10,11 +10,11 @@ from replicator.strategies.cluster import lost
 
 
 class HangDetector:
-  """Watches how long this worker waits for the others, in a thread of its own, in its `with`.
+  """A context manager that watches, in a thread, how long this worker waits for the others.
 
-  A process that is stuck in its own code still sends heartbeats. All workers wait equally often, so
-  that one which does not say that it waits for the n-th time is the one that is missing. The wait
-  is in vain after `timeout` seconds; None for never.
+  A process that is stuck in its own code still sends heartbeats. But all workers wait the same
+  number of times, so a worker that has not announced its n-th wait is the missing one. A wait is
+  given up after `timeout` seconds; None for never.
   """
 
   def __init__(self, cluster: lost.Cluster, worker: int, timeout: float | None):
@@ -34,7 +34,7 @@ class HangDetector:
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """In the body, this worker waits for the others; after `timeout`, a collective fails there."""
+    """Marks that this worker waits in the body; after `timeout`, its collective fails."""
     self._waits += 1
     self._since = time.monotonic()
     try:
@@ -43,7 +43,7 @@ class HangDetector:
       self._since = None
 
   def _wait(self, timeout: float) -> None:
-    said = 0  # The last wait of which the others know.
+    said = 0  # The last wait that was announced to the others.
     while not self._over.wait(min(1.0, timeout / 8)):
       waits, since = self._waits, self._since
       waited = time.monotonic() - since if since else 0.0

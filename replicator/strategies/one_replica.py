@@ -1,14 +1,20 @@
-"""The number of replicas as a step may see it: losses that divide by it divide by one.
+"""Makes a step see one replica, so that losses do not divide by the number of replicas.
 
-The losses of Keras, `tf.nn.compute_average_loss` and others ask the strategy for the number of
-replicas, and divide by it, for an optimizer that adds up gradients over replicas. An `Optimizer`
-takes their mean, so a step's loss is the mean over the replica's own examples.
+Keras losses, `tf.nn.compute_average_loss` and others divide by the strategy's number of replicas,
+for optimizers that sum gradients over replicas. Our `Optimizer` averages them, so a step's loss is
+the mean over the replica's own examples.
+
+Also, code that one worker of several runs alone, such as an evaluation on the chief, cannot read a
+value that is spread over all replicas.
 """
 
+import contextlib
+import contextvars
 import inspect
 import itertools
 import os
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from replicator.errors import ENGINE, UsageError, is_foreign
@@ -20,15 +26,16 @@ _DISTRIBUTE = os.path.dirname(inspect.getfile(tf.distribute.Strategy)) + os.sep
 
 
 def seen_in_steps(strategy: tf.distribute.Strategy) -> tf.distribute.Strategy:
-  """Makes a strategy of several replicas say to libraries in a step that it has one.
+  """Makes a strategy report one replica to libraries that are called in a step.
 
-  It says the truth to this package and to `tf.distribute` itself, and refuses the user's own code.
+  This package and `tf.distribute` itself get the true number. The user's own code gets an error.
   """
   kind = type(strategy)
   if strategy.num_replicas_in_sync > 1 and not hasattr(kind, "is_seen_in_steps"):
-    # The same name: some code looks at it.
+    # Keep the name: some code checks it.
     strategy.__class__ = type(kind.__name__, (kind,), {
-        "num_replicas_in_sync": property(_num_replicas), "is_seen_in_steps": True})
+        "num_replicas_in_sync": property(_num_replicas), "reduce": _reduce, "gather": _gather,
+        "is_seen_in_steps": True})
   return strategy
 
 
@@ -44,8 +51,46 @@ def _num_replicas(strategy: tf.distribute.Strategy) -> int:
                    "replicator.num_replicas() if the number is for something else")
 
 
+_is_apart = contextvars.ContextVar("is_apart", default=False)
+
+
+@contextlib.contextmanager
+def apart(is_apart: bool = True) -> Iterator[None]:
+  """Marks that this worker runs the body without the others, if `is_apart`.
+
+  Reading a value that is spread over all replicas, such as the sum of a Keras metric that was made
+  with the step, raises a UsageError there, since it would wait for the other workers.
+  """
+  token = _is_apart.set(is_apart)
+  try:
+    yield
+  finally:
+    _is_apart.reset(token)
+
+
+def _reduce(strategy: tf.distribute.Strategy, reduce_op: Any, value: Any, axis: int | None = None
+            ) -> Any:
+  _refuse_apart(value)
+  return super(type(strategy), strategy).reduce(reduce_op, value, axis)
+
+
+def _gather(strategy: tf.distribute.Strategy, value: Any, axis: int) -> Any:
+  _refuse_apart(value)
+  return super(type(strategy), strategy).gather(value, axis)
+
+
+def _refuse_apart(value: Any) -> None:
+  """Raises a UsageError for what the chief does alone, and would wait for the others."""
+  if _is_apart.get():
+    name = getattr(value, "name", "").removesuffix(":0")
+    raise UsageError(f"{f'the variable {name!r}' if name else 'a value'} has a part on each "
+                     "replica, and the chief alone reads it; give evaluate, or the class of the "
+                     "callback, the attribute on_all_workers = True, or make a metric in the "
+                     "evaluation itself, and not with the step")
+
+
 def refuse_own_reductions() -> None:
-  """Makes `all_reduce` of this replica's context, one of several, refuse the user's own calls."""
+  """Makes `ReplicaContext.all_reduce` of this replica raise an error if user code calls it."""
   replica: Any = tf.distribute.get_replica_context()
   all_reduce = replica.all_reduce
 
@@ -61,8 +106,8 @@ def refuse_own_reductions() -> None:
 
 
 def _asking(through: str = "") -> str:
-  """The file that calls the caller of this function, but for calls through functions of a name."""
+  """Returns the file that called the caller, skipping frames of functions named `through`."""
   frames = itertools.islice(traceback.walk_stack(inspect.currentframe()), 2, None)
   asking = next(frame for frame, _ in frames if frame.f_code.co_name != through)
-  # What AutoGraph makes of a function has the globals of its file, and is in another file itself.
+  # A function converted by AutoGraph is in a generated file, but has the globals of its own file.
   return asking.f_globals.get("__file__") or asking.f_code.co_filename

@@ -1,6 +1,7 @@
 """The Replicator: runs a step function on every replica, synchronously or not."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from replicator.internals.tensorflow_internals import tell_others
 from replicator.step import context
 from replicator.step.collectives import collectives
 from replicator.step.nest import Nest
-from replicator.strategies import agreement, parameter_server
+from replicator.strategies import agreement, parameter_server, xla_support
 from replicator.strategies import strategy as strategies
 from replicator.strategies.cluster import lost, tf_config
 from replicator.strategies.compiled_step import CompiledStep
@@ -28,9 +29,9 @@ _replaced: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def replaced(**arguments: Any) -> Iterator[None]:
-  """Makes each `Replicator` in the body with these arguments, whatever it is given.
+  """Overrides the arguments of each `Replicator` that is made in the body.
 
-  It is for commands that run a program under another strategy than its own, such as the doctor.
+  For commands that run a program under a different strategy, such as the doctor.
   """
   global _replaced
   before, _replaced = _replaced, arguments
@@ -42,7 +43,7 @@ def replaced(**arguments: Any) -> Iterator[None]:
 
 @gin.configurable(module="replicator")
 class Replicator:
-  """Runs one replica step function under the strategy that a gin file names.
+  """A runner of replica step functions under the strategy that a gin file names.
 
   A step is written for one replica (Buchlovsky et al. 2019, arXiv:1902.00465, "TF-Replicator"):
 
@@ -53,33 +54,34 @@ class Replicator:
 
   Args:
     strategy: one of `replicator.strategies.strategy.NAMES`.
-    logical_cpus: the number of devices that the CPU is split into, to replicate over. None uses
-      all GPUs, or the CPU as one device if there are none.
+    logical_cpus: the number of devices to split the CPU into, with a replica on each. None uses all
+      GPUs, or the CPU as one device if there are none.
     tpu: the name or address of the TPU, for the strategy 'tpu'.
-    jit_compile: whether XLA compiles the step; on several replicas, what a replica computes between
-      two collectives. It pays off for networks of small matrices. On CPUs, XLA is slower than the
-      default for convolutions; on several replicas they are left to the default.
+    jit_compile: whether XLA compiles the step; on several replicas, it compiles what a replica
+      computes between two collectives. None compiles on GPUs, if XLA can. On CPUs, XLA pays off for
+      small matrices and is slower for convolutions; several replicas do not use it for those.
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
-    cluster: who says which processes make a run together, one of
+    cluster: where the list of a run's processes comes from, one of
       `strategies.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
-      'spark' are the same in a process that these have started, 'slurm', 'kubernetes' and
+      'spark' are the same in a process that they have started, 'slurm', 'kubernetes' and
       'sagemaker' are the variables of these managers. 'auto' takes the first one that is there.
-    servers: the number of parameter servers among processes that the manager only numbers. The
-      first process is the chief, and these come after it.
-    worker_timeout: the seconds after which a worker of 'multi_worker_mirrored' that does not answer
-      is lost, which ends the others.
-    join_timeout: the seconds within which all workers must have started.
-    stuck_timeout: the seconds after which workers that wait for one that lives, but does not come,
-      give it up. They must be more than an evaluation, a save and the compilation of a step take,
-      for which workers wait, too. None for never.
+    servers: the number of parameter servers, for managers that only number the processes. The first
+      process is the chief, and the servers come after it.
+    worker_timeout: the seconds without an answer after which a worker of 'multi_worker_mirrored'
+      counts as lost, which ends the others.
+    join_timeout: the seconds within which all workers must start.
+    stuck_timeout: the seconds after which workers stop waiting for one that is alive but stuck. Set
+      it higher than the time of an evaluation, a save and the compilation of a step, since workers
+      wait during these too. None for never.
 
   Attributes:
-    name: the name of the strategy.
+    name, manager: the arguments `strategy` and `cluster`.
     strategy: the `tf.distribute.Strategy`.
     num_replicas: the number of replicas that run a step together, over all workers.
     is_async: whether workers run steps independently, as under 'parameter_server'.
-    compiles_whole: whether XLA compiles the step as one program; one replica alone.
+    jit_compile: whether XLA compiles the step.
+    may_drop_xla: whether a step that XLA cannot compile runs without it.
     compiles_parts: whether XLA compiles what a replica computes between two collectives.
     servers: the cluster of an asynchronous strategy, or None.
 
@@ -89,33 +91,39 @@ class Replicator:
   """
 
   def __init__(self, strategy: str = "default", logical_cpus: int | None = None,
-               tpu: str | None = None, jit_compile: bool = False, devices_per_replica: int = 1,
-               cluster: str = "auto", servers: int = 1, worker_timeout: float = 10.0,
-               join_timeout: float = 600.0, stuck_timeout: float | None = None):
+               tpu: str | None = None, jit_compile: bool | None = None,
+               devices_per_replica: int = 1, cluster: str = "auto", servers: int = 1,
+               worker_timeout: float = 10.0, join_timeout: float = 600.0,
+               stuck_timeout: float | None = None):
     given = {"strategy": strategy, "logical_cpus": logical_cpus, "tpu": tpu, "cluster": cluster,
              "jit_compile": jit_compile, "devices_per_replica": devices_per_replica}
     strategy, logical_cpus, tpu, cluster, jit_compile, devices_per_replica = {
         **given, **_replaced}.values()
-    if jit_compile:
-      _check_xla(strategy, devices_per_replica)
+    may_compile = xla_support.checked(jit_compile, strategy, devices_per_replica)
     self.is_async = strategy == "parameter_server"
-    if self.is_async:  # The threads of its workers read the option before a step is traced.
+    if self.is_async:  # The coordinator's threads read the option before a step is traced.
       graphs.keep_order()
-    self.name = strategy
+    self.name, self.manager = strategy, cluster
     self.strategy = strategies.make(strategy, logical_cpus, tpu, devices_per_replica, cluster,
                                     servers, worker_timeout, join_timeout)
     context.run.strategy = self.strategy
     self.num_replicas: int = self.strategy.num_replicas_in_sync
-    self.jit_compile = jit_compile
-    self.compiles_whole = jit_compile and self.num_replicas == 1
-    self.compiles_parts = jit_compile and self.num_replicas > 1
+    self.jit_compile: bool = may_compile and (
+        jit_compile or xla_support.uses_gpus(self.strategy))
+    self.compiles_parts = self.jit_compile and self.num_replicas > 1
+    self.may_drop_xla = jit_compile is None and self.compiles_whole
     if self.compiles_parts:
       graphs.keep_unfused()
     self._stuck_timeout = stuck_timeout
     self._steps_run = 0
-    self.calls_traced: list[str] = []  # The collectives of the step that was traced last.
+    self.calls_traced: list[str] = []  # The collectives of the last traced step.
     self._compiled: dict[Step, CompiledStep] = {}
     self.servers = (parameter_server.ParameterServers(self.strategy) if self.is_async else None)
+
+  @property
+  def compiles_whole(self) -> bool:
+    """Whether XLA compiles the step as one program, which needs a single replica."""
+    return self.jit_compile and self.num_replicas == 1
 
   @property
   def num_workers(self) -> int:
@@ -134,14 +142,14 @@ class Replicator:
 
   @property
   def num_pipelines(self) -> int:
-    """The number of processes that read inputs, each its part of the global batch."""
+    """The number of processes that read inputs, each for its part of the global batch."""
     return 1 if self.is_async else self.num_workers
 
   @property
   def max_running(self) -> int:
     """The number of calls that may be in flight: enough to keep asynchronous workers busy.
 
-    The workers of one synchronous run wait for every result, to agree on when to stop.
+    Workers of a synchronous run wait for every result, to agree on when to stop.
     """
     return 2 * self.num_workers if self.is_async else 8 if self.num_workers == 1 else 0
 
@@ -162,8 +170,8 @@ class Replicator:
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
     """Runs `step_fn` once on every replica.
 
-    `run` may be called any number of times, with different functions; each is compiled once, and
-    again when another part of what it holds is `trainable`.
+    `run` may be called any number of times, with different functions. Each is compiled once, and
+    again when the `trainable` flags in it change.
 
     Args:
       step_fn: called on each replica with the replica's part of `inputs`, or with no argument.
@@ -171,8 +179,8 @@ class Replicator:
         first axis is split over the worker's replicas.
 
     Returns:
-      What `step_fn` returned, one nest for each replica of this process. Under an asynchronous
-      strategy, one remote value, whose `fetch()` waits for the outcome.
+      The outputs of `step_fn`, one nest for each replica of this process. Under an asynchronous
+      strategy, one remote value, whose `fetch()` waits for the result.
 
     Raises:
       UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
@@ -187,12 +195,12 @@ class Replicator:
   def joined(self, values: Nest) -> Nest:
     """Joins the arrays of all workers: `[num_local_replicas, ...] -> [num_replicas, ...]`.
 
-    All workers must call it together. It counts as no step, so later ones draw the same numbers.
+    All workers must call it together. It does not count as a step, so later draws do not change.
     """
     return tree.map_structure(lambda x: x.numpy(), self._run(collectives.all_concat, values, 0)[0])
 
   def by_worker(self, value: float) -> np.ndarray:
-    """The values of all workers that train, which must call it together: `[num_pipelines]`."""
+    """Gathers a value from all workers that train, which must all call it: `[num_pipelines]`."""
     if self.num_pipelines == 1:
       return np.array([value])
     return self.joined(np.repeat(value, self.num_local_replicas))[::self.num_local_replicas]
@@ -200,7 +208,10 @@ class Replicator:
   def _run(self, step_fn: Step, inputs: Nest | None, number: int) -> list[Nest]:
     if step_fn not in self._compiled:
       self._compiled[step_fn] = CompiledStep(self, step_fn)
-    outputs = self._compiled[step_fn](number, inputs).outputs
+    compiled, could = self._compiled[step_fn], self.may_drop_xla
+    outputs = compiled(number, inputs).outputs
+    if could and not self.may_drop_xla:
+      warnings.warn(compiled.without_xla, stacklevel=3)
     return [outputs] if self.is_async else outputs
 
   def join(self) -> None:
@@ -209,7 +220,7 @@ class Replicator:
       self.servers.coordinator.join()
 
   def checked_batch(self, inputs: Nest, axis: int = 0) -> Nest:
-    """The inputs as tensors; UsageError: `axis` does not divide by the replicas of this process."""
+    """Returns the inputs as tensors; UsageError: `axis` does not divide by the local replicas."""
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
     if not leaves or any(len(getattr(x, "shape", ())) <= axis or isinstance(
@@ -230,7 +241,7 @@ class Replicator:
     replicas = self.num_local_replicas
     if replicas == 1:
       return inputs
-    with tf.device("/cpu:0"):  # Where batches come from; each device gets its part of them.
+    with tf.device("/cpu:0"):  # Batches are on the host; each device gets only its part.
       parts = [tf.split(x, replicas, axis) for x in tree.flatten(inputs)]
     return self.strategy.experimental_distribute_values_from_function(
         lambda replica: tree.unflatten_as(
@@ -245,13 +256,13 @@ class Replicator:
       return compiled(*arguments)
 
   def _on_its_device(self) -> contextlib.AbstractContextManager:
-    """Places what XLA compiles whole, which would otherwise run on a GPU if there is one."""
+    """Places a step that XLA compiles whole, which would otherwise run on a GPU if there is one."""
     if self.compiles_whole and isinstance(self.strategy, tf.distribute.OneDeviceStrategy):
       return tf.device(self.strategy.extended.worker_devices[0])
     return contextlib.nullcontext()
 
   def detect_hangs(self) -> HangDetector:
-    """Watches how long this worker waits for the others."""
+    """Returns a detector of how long this worker waits for the others."""
     is_cluster = self.name == "multi_worker_mirrored"
     return HangDetector(self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
 
@@ -269,31 +280,21 @@ class Replicator:
       if self.name == "multi_worker_mirrored" and isinstance(cause, tf.errors.OpError) and (
           said := lost.failure(str(cause), self._cluster)):
         message, news = said
-        tell_others(news)  # Else they would name this process, which ends, too.
+        tell_others(news)  # Otherwise they would blame this process, which ends too.
         raise RunFailed(message) from error
       raise
 
   def check_workers_agree(self) -> None:
-    """Compares the collectives of the step that was traced last with those of other workers.
+    """Compares the collectives of the last traced step with those of the other workers.
 
     Raises:
-      UsageError: the workers' collectives differ, so that running the step would hang.
+      UsageError: they differ, so running the step would hang.
     """
     agreement.check_workers(self.worker_id, self.num_pipelines, list(self.calls_traced))
 
   def local_results(self, outputs: Nest) -> list[Nest]:
-    """What `strategy.run` returned, as one nest for each replica of this process."""
+    """Converts what `strategy.run` returned to one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
     # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])
             for i in range(self.num_local_replicas)]
-
-
-def _check_xla(strategy: str, devices_per_replica: int) -> None:
-  reasons = {"parameter_server": "it is for synchronous replicas",
-             "tpu": "a TPU always compiles the step"}
-  why = (f"not with '{strategy}': {reasons[strategy]}" if strategy in reasons else
-         f"XLA compiles for one device, not for devices_per_replica = {devices_per_replica}"
-         if devices_per_replica > 1 else "")
-  if why:
-    raise UsageError(f"Replicator.jit_compile = True: {why}; drop one of the two")

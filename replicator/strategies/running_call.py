@@ -1,4 +1,4 @@
-"""A call of a compiled step, which may still be being computed."""
+"""A call of a compiled step that may still be running."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ import tensorflow as tf
 
 
 class RunningCall:
-  """The outcome of a call of a `CompiledStep`, which may still be being computed."""
+  """The result of a call of a `CompiledStep`, which may still be running."""
 
   def __init__(self, outputs: Any, step: int, stop: bool, names: dict[str, bool], steps: int,
                hooks: Sequence[Hook]):
-    self.outputs = outputs  # As the compiled function returned them.
+    self.outputs = outputs  # What the compiled function returned.
     self._step, self._stop = step, stop
     self._scalars, self._steps, self._hooks = names, steps, hooks
 
@@ -23,7 +23,7 @@ class RunningCall:
     return [name for name, is_counter in self._scalars.items() if is_counter]
 
   def fetch(self) -> tuple[dict[str, Any], bool]:
-    """Waits for the call, and returns its scalars and whether any worker asked to stop.
+    """Waits for the call; returns its scalars, and whether any worker asked to stop.
 
     The scalars are `{name: [steps_per_call]}`, averaged over replicas.
     """

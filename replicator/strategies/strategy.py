@@ -11,10 +11,11 @@ from typing import Any
 
 from replicator.console.formatting import labeled
 from replicator.errors import RunFailed, UsageError, at_least_one, nearest
+from replicator.internals.first_use import started_at
 from replicator.internals.tensorflow_internals import set_timeouts
 from replicator.step.logical_devices import MultiDeviceMirroredStrategy
 from replicator.strategies import one_replica, parameter_server
-from replicator.strategies.cluster import lost, tf_config
+from replicator.strategies.cluster import lost, roll_call, tf_config
 
 import tensorflow as tf
 
@@ -22,10 +23,11 @@ NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_
          "parameter_server", "tpu")
 """The strategies that `Replicator.strategy` may name."""
 
-NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and make the Replicator, "
-               "or call replicator.train, before anything starts TensorFlow; a tf.data.Dataset "
-               "does, so make it later, or give train a function that returns it")
-"""The remedy for what cannot change once TensorFlow has started."""
+NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and compute nothing with "
+               "TensorFlow before app.run, replicator.train or the Replicator; prepare data in the "
+               "function that app.run calls, in evaluate, or in one that returns train's "
+               "tf.data.Dataset")
+"""The remedy for settings that cannot change once TensorFlow has started."""
 
 
 @functools.cache
@@ -34,15 +36,15 @@ def make(name: str, logical_cpus: int | None = None, tpu: str | None = None,
          worker_timeout: float = 10.0, join_timeout: float = 600.0) -> tf.distribute.Strategy:
   """Makes the strategy `name`, or returns the one that this process already has.
 
-  The collectives of two MirroredStrategy objects over the same devices would collide. In a worker
-  or parameter server process of a 'parameter_server' cluster the call never returns: the process
-  serves the chief, and ends after it. The arguments are those of `Replicator`; `manager` is its
-  `cluster`.
+  It is cached because the collectives of two MirroredStrategy objects over the same devices would
+  collide. In a worker or parameter server process of a 'parameter_server' cluster, the call never
+  returns: the process serves the chief, and ends after it. The arguments are those of `Replicator`;
+  `manager` is its `cluster`.
 
   Raises:
-    UsageError: the name is unknown, TF_CONFIG is not usable, there is no TPU, or the devices
-      cannot be divided as asked.
-    RunFailed: another process of the cluster did not start in time.
+    UsageError: the name is unknown, TF_CONFIG is invalid, there is no TPU, or the devices cannot be
+      divided as requested.
+    RunFailed: another process of the cluster did not start in time, or has this one's number.
   """
   if name not in NAMES:
     raise UsageError(f"Replicator.strategy = '{name}': no such strategy.{nearest(name, NAMES)} "
@@ -77,7 +79,6 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
           "note: these ports take commands from every machine that reaches them, without a "
           "password; see docs/howto/security.md", sep="\n", file=sys.stderr, flush=True)
   task = config["task"]
-  address = config["cluster"][task["type"]][task["index"]]
   try:
     if name == "parameter_server":
       resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -86,16 +87,17 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
       return tf.distribute.ParameterServerStrategy(resolver)
     if has_started():
       raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
-                       f"process, without the cluster; {NEW_PROCESS}")
+                       f"process, without the cluster{_started()}; {NEW_PROCESS}")
     set_timeouts(config["cluster"], worker_timeout, join_timeout)
+    roll_call.attend(config, join_timeout)
     lost.await_others(config, join_timeout)
     with _sigterm_kept():
       return tf.distribute.MultiWorkerMirroredStrategy()
-  except ValueError as error:  # As of a cluster with two chiefs, or with an unknown job.
+  except ValueError as error:  # For example an unknown job.
     raise UsageError(f"TF_CONFIG: {error}") from error
   except tf.errors.DeadlineExceededError as error:
     raise lost.late(lost.first(config["cluster"]), join_timeout) from error
-  except tf.errors.UnavailableError as error:  # It listened when this process came.
+  except tf.errors.UnavailableError as error:  # It was listening when this process started.
     raise RunFailed(f"{lost.first(config['cluster'])} has ended; its log says why; start all "
                     "processes of the run again") from error
   except tf.errors.InternalError as error:
@@ -105,13 +107,12 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
   except tf.errors.UnknownError as error:
     if "Could not start gRPC server" not in str(error):
       raise
-    raise UsageError(f"TF_CONFIG: {task['type']} {task['index']} cannot listen at {address}: the "
-                     "port is taken, perhaps by a run that has not ended; end that, or give this "
-                     "one other ports") from error
+    address = config["cluster"][task["type"]][task["index"]]
+    raise UsageError(lost.port_taken(f"{task['type']} {task['index']} ({address})")) from error
 
 
 def has_started() -> bool:
-  """Whether TensorFlow has computed anything in this process, so that it can join no cluster."""
+  """Whether TensorFlow has started in this process, which can then no longer join a cluster."""
   threads = tf.config.threading.get_inter_op_parallelism_threads()
   try:
     tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
@@ -121,9 +122,14 @@ def has_started() -> bool:
   return False
 
 
+def _started() -> str:
+  """The line of user code that started TensorFlow, if it is known."""
+  return f", at {place}" if (place := started_at()) else ""
+
+
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-  """Takes back the handler of SIGTERM that TensorFlow installs in the body, and that drops it."""
+  """Restores the SIGTERM handler that TensorFlow replaces in the body by one that ignores it."""
   before = signal.getsignal(signal.SIGTERM)
   yield
   if threading.current_thread() is threading.main_thread():  # Python's handlers run only there.
@@ -142,7 +148,7 @@ def _devices(logical_cpus: int | None) -> list[str]:
           cpu, [tf.config.LogicalDeviceConfiguration()] * logical_cpus)
     except RuntimeError as error:
       raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: TensorFlow has already started "
-                       f"with one CPU device; {NEW_PROCESS}") from error
+                       f"with one CPU device{_started()}; {NEW_PROCESS}") from error
   available = len(tf.config.list_logical_devices("CPU"))
   if available < logical_cpus:
     raise UsageError(f"Replicator.logical_cpus = {logical_cpus}: this process already runs with "
@@ -151,7 +157,7 @@ def _devices(logical_cpus: int | None) -> list[str]:
 
 
 def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Strategy:
-  """A strategy whose replicas span `count` devices each; for 'one_device', one such replica."""
+  """Makes a strategy whose replicas span `count` devices each; for 'one_device', one replica."""
   if not isinstance(count, int) or count < 1:
     raise UsageError(f"Replicator.devices_per_replica = {count!r}: must be a whole number of at "
                      "least 1")

@@ -1,1 +1,1 @@
-"""Programs and services around runs: launchers, sweeps, trackers, object stores."""
+"""Programs and services around runs: launchers, sweeps, trackers and object stores."""

@@ -1,9 +1,9 @@
-"""Shows runs side by side, on the terminal and as a page.
+"""Compares runs side by side, in the terminal and on a page.
 
-    replicator compare RUN RUN... [--output=compare.html]
+    replicator compare RUN RUN... [--seeds] [--output=compare.html]
 
-Reads the workdirs of finished and of unfinished runs. Exit status: 0; 2 for a bad command line or a
-folder that holds no run.
+Reads the workdirs of finished and unfinished runs. Exit status: 0; 2 for a bad command line or a
+folder without a run.
 """
 
 import itertools
@@ -18,6 +18,7 @@ from replicator.configuration.literals import literal
 from replicator.console.command import Parser, status_of
 from replicator.console.formatting import format_duration, format_number
 from replicator.errors import UsageError
+from replicator.tools import seeds
 from replicator.training.workdir import pages, reader
 from replicator.training.workdir.places import refuse_url
 from replicator.training.workdir.reader import Run
@@ -26,9 +27,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-Rows = dict[str, list[str]]  # By the name of the row: its text for each run.
+Rows = dict[str, list[str]]  # By row name, the text for each run.
 
-_WIDTH = 20  # Characters that a run has at least on the terminal; longer texts take several lines.
+_LAST, _MEANS = "last (lowest to highest)", "mean of the last ± standard deviation"
+_WIDTH = 20  # Minimum characters per run in the terminal; longer text wraps.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,23 +44,31 @@ def _compare(words: list[str]) -> int:
                       help="the workdir of a run, a folder or a URL")
   parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
                       help="the page to write")
+  parser.add_argument("--seeds", action="store_true",
+                      help="show runs that differ in their seed alone as one: the mean, and the "
+                      "standard deviation")
   flags = parser.parse_args(words)
   found = read(flags.runs)
+  title, table = _LAST, metrics(found)
+  if flags.seeds:
+    groups = seeds.grouped(found)
+    title, table = _MEANS, seeds.metrics(groups)
+    found = {label: seeds.mean_of(runs) for label, runs in groups.items()}
   refuse_url(flags.output, "--output", "write a file")
   output = pathlib.Path(flags.output)
-  text = page(found)
+  text = page(found, title, table)
   try:
     atomic.write_whole(output, text)
   except (OSError, ValueError) as error:
     why = error.strerror if isinstance(error, OSError) else "it names no file"
     raise UsageError(f"--output={output}: cannot be written ({why})") from error
-  _print(found)
+  _print(found, title, table)
   print(f"wrote {output}")
   return 0
 
 
 def read(folders: Sequence[str]) -> dict[str, Run]:
-  """Reads runs, by name, or by path where two names are the same; UsageError: one is no run."""
+  """Reads runs by name, or by path if names repeat; raises a UsageError if one is not a run."""
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:
@@ -70,7 +80,7 @@ def read(folders: Sequence[str]) -> dict[str, Run]:
 
 
 def facts(found: Mapping[str, Run]) -> Rows:
-  """The kind of each run, and how it went."""
+  """Returns the status and the main facts of each run."""
   def of(name: str) -> list[str]:
     values = [run.facts.get(name) for run in found.values()]
     return ["" if value is None else str(value) for value in values]
@@ -90,7 +100,7 @@ def facts(found: Mapping[str, Run]) -> Rows:
 
 
 def metrics(found: Mapping[str, Run]) -> Rows:
-  """The last value of each metric, with the lowest and the highest."""
+  """Returns the last value of each metric, with the lowest and highest."""
   series = [run.series() for run in found.values()]
   return {name: [_summary(each[name][1]) if name in each else "" for each in series]
           for name in _names(found)}
@@ -104,12 +114,12 @@ def _summary(values: np.ndarray) -> str:
 
 
 def _names(found: Mapping[str, Run]) -> list[str]:
-  names = dict.fromkeys(itertools.chain(*(run.series() for run in found.values())))
-  return sorted(names, key=lambda name: reader.kind(name) != "evaluation")
+  return reader.in_groups(dict.fromkeys(
+      itertools.chain(*(run.series() for run in found.values()))))
 
 
 def configuration(found: Mapping[str, Run]) -> Rows:
-  """The values of `config.gin` that differ between the runs that have the file."""
+  """Returns the values of `config.gin` that differ between the runs that have the file."""
   values = [_values(run) for run in found.values()]
   names = sorted(set(itertools.chain(*values)))
   table = {name: [each.get(name, "") for each in values] for name in names}
@@ -124,11 +134,11 @@ def _values(run: Run) -> dict[str, str]:
     return {"config.gin": "cannot be read"}
 
 
-def _print(found: Mapping[str, Run]) -> None:
-  """Prints the tables; runs that do not fit the terminal come below the others."""
+def _print(found: Mapping[str, Run], title_of_metrics: str, of_metrics: Rows) -> None:
+  """Prints the tables; runs that do not fit the terminal's width go below the others."""
   console = Console(markup=False, highlight=False, emoji=False)
   labels = list(found)
-  tables = {"": facts(found), "last (lowest to highest)": metrics(found),
+  tables = {"": facts(found), title_of_metrics: of_metrics,
             "configuration that differs": configuration(found)}
   size = max(1, console.width // _WIDTH - 1)
   for begin in range(0, len(labels), size):
@@ -144,12 +154,13 @@ def _print(found: Mapping[str, Run]) -> None:
     console.print(drawn, "")
 
 
-def page(found: Mapping[str, Run]) -> str:
-  """The same tables, the curves of all runs in shared charts, and the last samples, as HTML."""
+def page(found: Mapping[str, Run], title_of_metrics: str, of_metrics: Rows) -> str:
+  """Renders the same tables, charts shared by all runs, and the last samples, as HTML."""
   return pages.render(
       "compare.html", title=" and ".join(found) if len(found) < 4 else f"{len(found)} runs",
       what="Comparison of runs", badges=[], labels=list(found), facts=facts(found),
-      metrics=metrics(found), charts=list(_panels(found)), configuration=configuration(found),
+      title_of_metrics=title_of_metrics, metrics=of_metrics, charts=list(_panels(found)),
+      configuration=configuration(found),
       pictures=[pages.picture(run.samples[-1], label)
                 for label, run in found.items() if run.samples])
 
@@ -160,7 +171,7 @@ def _panels(found: Mapping[str, Run]) -> Iterator[pages.Panel]:
   nothing = np.zeros(0), np.zeros(0)
   for name in _names(found):
     yield pages.panel(name, [series.get(name, nothing) for series in of_runs],
-                      (min(steps), max(steps)))
+                      (min(steps), max(steps)), names=list(found))
 
 
 if __name__ == "__main__":

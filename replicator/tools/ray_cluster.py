@@ -1,4 +1,4 @@
-"""The Ray cluster that RAY_ADDRESS names, or else a local one."""
+"""Connects to the Ray cluster at RAY_ADDRESS, or else to a local one."""
 
 import importlib
 import logging
@@ -8,19 +8,19 @@ from typing import Any
 
 from replicator.errors import UsageError
 
-_SECONDS = 10  # Ray itself tries for minutes.
+_SECONDS = 10  # Ray itself would try for minutes.
 
 
 def address() -> str | None:
-  """The address of the cluster that RAY_ADDRESS names; None for a local cluster."""
+  """Returns the cluster's address from RAY_ADDRESS; None for a local cluster."""
   return os.environ.get("RAY_ADDRESS") or None
 
 
 def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
-  """Connects Ray to its cluster, unless it is connected already; returns the module `ray`.
+  """Connects Ray to its cluster, unless it is already connected; returns the module `ray`.
 
-  `needed_by` is what the user wrote that needs Ray. The cluster is the one at `remote`, or else the
-  one that RAY_ADDRESS names, or else a local one, whose `ray.init` gets `local`.
+  `needed_by` is the user's setting that needs Ray. The cluster is at `remote`, or else at
+  RAY_ADDRESS, or else a local one, started with the arguments `local`.
 
   Raises:
     UsageError: Ray is not installed, or there is no cluster at the address.
@@ -38,7 +38,7 @@ def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
     if wanted:
       check_answers(wanted)
     ray.init(log_to_driver=False, logging_level=logging.ERROR,
-             # Without an address, Ray would look for a cluster here, which may have gone.
+             # Without an address, Ray would look for a running cluster, which may be gone.
              **({"address": wanted} if wanted
                 else {"address": "local", "include_dashboard": False, **local}))
   except (OSError, ValueError) as error:

@@ -1,17 +1,17 @@
-"""Runs a run again, from the files of its workdir alone: `replicator rerun RUN`.
+"""Repeats a run, from the files of its workdir alone: `replicator rerun RUN`.
 
     replicator rerun RUN [--workdir=DIR] [--exact] [--yes]
 
 The new run takes the command, the environment and the number of processes from RUN's `run.json`,
 and the configuration from RUN's `config.gin`, because the gin files may have changed or be gone.
-It runs the code that is there now; `run.json` has the commit of RUN, and `changes.diff` the changes
-on top of that commit. Differences in the code, the versions or the machine are printed before the
-run starts; with `--exact`, it starts only if there are none. The default workdir of the new run is
-`RUN-rerun`, beside the old one. The same command resumes it.
+It runs the current code; `run.json` has the commit of RUN, and `changes.diff` the changes on top of
+that commit. It prints differences in the code, the versions or the machine before the run starts;
+with `--exact`, the run starts only if there are none. The default workdir of the new run is
+`RUN-rerun`, next to the old one. The same command resumes it.
 
-The command is that of whoever wrote `run.json`, so it is shown, and starts only if the answer is
-yes; `--yes` answers in advance. The environment is today's but for the variables that may change
-numbers: `replicator.training.workdir.provenance` names them, and no other variable is taken over.
+The command comes from `run.json`, which anyone may have written. So it is shown, and starts only if
+you answer yes; `--yes` answers in advance. The environment is the current one, except that the
+variables listed in `replicator.training.workdir.provenance`, which may change numbers, are RUN's.
 
 Exit status: that of the run; 1 if `--exact` finds a difference, or the answer is no; 2 for a bad
 command line, or for files that are missing or corrupt.
@@ -33,7 +33,7 @@ from replicator.training.workdir.places import folder_of, is_url
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Replaces this process by the new run; returns an exit status only if it does not start."""
+  """Replaces this process with the new run; returns an exit status only if it does not start."""
   return status_of(_rerun, argv, describe=None)
 
 
@@ -79,10 +79,10 @@ def _agrees() -> bool:
 
 
 def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
-  """The content of `run.json`.
+  """Reads `run.json`.
 
-  Raises a UsageError if it is missing, corrupt or from an earlier version, or `config.gin` is
-  missing. `remedy` is what to do with such a run; by default, to start it by hand.
+  Raises a UsageError if it is missing, corrupt or from an earlier version, or if `config.gin` is
+  missing. `remedy` is advice for such runs; by default, to start the run by hand.
   """
   if not (run / "run.json").is_file():
     raise UsageError(f"{run}/run.json: missing; write the workdir of a run")
@@ -100,9 +100,9 @@ def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
 
 def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: str | os.PathLike
                  ) -> list[str]:
-  """The words of the command that repeats a run in `workdir`, a folder or a URL.
+  """Returns the words of the command that repeats a run in `workdir`, a folder or a URL.
 
-  Raises a UsageError if the program or its folder is missing, or `workdir` holds another run.
+  Raises a UsageError if the program or its folder is missing, or `workdir` has a different run.
   """
   config = f"--gin_file={run / 'config.gin'}"
   if facts["program_file"] is None:
@@ -118,7 +118,7 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: str | os.
   words = [sys.executable, *facts["program"], config, *_other_flags(facts["argv"]),
            f"--workdir={workdir}"]
   sizes = {kind: len(tasks) for kind, tasks in _cluster(facts).items()}
-  if sizes and not os.environ.get("TF_CONFIG"):  # Else a cluster manager starts the processes.
+  if sizes and not os.environ.get("TF_CONFIG"):  # With it, a cluster manager starts the processes.
     # Without parameter servers, a chief is one of the workers.
     chiefs = 0 if "ps" in sizes else sizes.get("chief", 0)
     size = [f"--workers={sizes.get('worker', 0) + chiefs}",
@@ -128,27 +128,29 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: str | os.
 
 
 def make_environment(facts: Mapping[str, Any]) -> dict[str, str]:
-  """The variables of this process, but for those that may change numbers: they are the run's."""
+  """Returns this process's environment, with the run's values of variables that affect numbers."""
   replaced = {*provenance.environment(os.environ), *([] if _cluster(facts) else ["TF_CONFIG"])}
   kept = {name: value for name, value in os.environ.items() if name not in replaced}
   return {**kept, **provenance.environment(facts.get("environment", {}))}
 
 
 def _shown(words: Sequence[str], folder: str, variables: Mapping[str, str]) -> str:
-  """The command as typed in a shell, with the variables that it sets, and nothing hidden."""
+  """Formats the command as typed in a shell, with the variables it sets, and nothing hidden."""
   assigned = [f"{name}={shlex.quote(value)}" for name, value in variables.items()
               if os.environ.get(name) != value]
   text = " ".join([f"cd {shlex.quote(folder)} &&", *assigned, shlex.join(words)])
-  # A terminal would obey control characters, which could hide a part.
+  # A terminal would interpret control characters, which could hide part of the command.
   return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _other_flags(argv: Sequence[str]) -> list[str]:
-  """The flags that a rerun keeps: `config.gin` and the new workdir replace the others."""
+  """Returns the flags that a rerun keeps; `config.gin` and the new workdir replace the others."""
   parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
   for flag in ("--gin_file", "--gin_param", "--workdir"):
     parser.add_argument(flag, action="append")
-  parser.add_argument("--take_over", action="store_true")  # It was said of the old workdir.
+  # These applied to the old workdir.
+  parser.add_argument("--from_step")
+  parser.add_argument("--take_over", action="store_true")
   return parser.parse_known_args(argv)[1]
 
 
@@ -157,14 +159,14 @@ def _cluster(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def now(facts: Mapping[str, Any]) -> dict[str, Any]:
-  """The current values of the facts of `run.json` that `differences` compares."""
+  """Returns the current values of the facts that `differences` compares."""
   code = provenance.code_of_program(facts["program_file"])
   return {"git_commit": code.commit, "diff": code.diff, "versions": versions(),
           "machine": provenance.machine()}
 
 
 def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Path) -> list[str]:
-  """A line for each difference that may change the numbers of the run."""
+  """Returns a message for each difference that may change the numbers of the run."""
   lines = _of_code(then, today, run)
   was, is_now = _versions_and_machine(then), _versions_and_machine(today)
   lines += [f"{name}: {was.get(name) or 'unknown'} then, {is_now.get(name) or 'unknown'} now"
@@ -198,7 +200,7 @@ def _of_code(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Pat
 
 
 def _versions_and_machine(facts: Mapping[str, Any]) -> dict[str, str]:
-  """The versions and the machine as text, to be compared; the host may have another name."""
+  """Returns the versions and the machine as text to compare, without the host name."""
   versions, machine = facts.get("versions") or {}, facts.get("machine") or {}
   return {**{f"version of {name}": str(value) for name, value in versions.items()},
           **{name: str(machine[name]) for name in ("processor", "cores", "accelerators")

@@ -1,4 +1,4 @@
-"""The outcome of an evaluation."""
+"""The result of an evaluation."""
 
 import dataclasses
 from typing import Any
@@ -11,19 +11,19 @@ import numpy as np
 
 @dataclasses.dataclass
 class Evaluation:
-  """The outcome of an evaluation.
+  """The result of an evaluation.
 
   Attributes:
-    scalars: logged under `eval/`.
-    images: uint8 `[h, w, 3]`, or floats from 0 to 1, by name; see `Writer.images`. The one that is
-      called 'samples' is `samples/step-NNNNNNNN.png`.
-    method: one line on how the scalars were computed; kept in `run.json`.
-    axes: names of scalars, such as 'environment_steps', that the report draws the others against,
-      besides the step; kept in `run.json` as they are logged.
+    scalars: numbers by name, logged under `eval/`.
+    images: uint8 `[h, w, 3]`, or floats from 0 to 1, by name; see `Writer.images`. The image named
+      'samples' is written to `samples/step-NNNNNNNN.png`.
+    method: one line about how the scalars were computed; kept in `run.json`.
+    axes: names of scalars, such as 'environment_steps', against which the report plots the others
+      in addition to the step; kept in `run.json` under their logged names.
     histograms: arrays of any shape, by name, whose values TensorBoard shows as a histogram.
 
-  Raises a UsageError if a scalar is not one number, an image not of that form, or a histogram
-  without numbers.
+  Raises a UsageError if a scalar is not a single number, an image does not have this form, or a
+  histogram has no numbers.
   """
 
   scalars: dict[str, float]

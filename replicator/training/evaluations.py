@@ -1,6 +1,7 @@
-"""The evaluations of a run."""
+"""Runs the evaluations of a run."""
 
 from replicator.step import context
+from replicator.strategies import one_replica
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
 from replicator.training.evaluation import Evaluation
 from replicator.training.journal import Journal
@@ -10,18 +11,19 @@ import tensorflow as tf
 
 
 class Evaluations:
-  """Evaluates the step of a run, on the chief or on all workers; `journal` logs what is found."""
+  """The evaluations of a run's step, on the chief or on all workers; `journal` logs the results."""
 
   def __init__(self, run: Run, journal: Journal):
     self._run, self._journal = run, journal
     on_all = bool(getattr(run.evaluate, "on_all_workers", False))
     self._shards = EvaluationShards(run.replicator, on_all)
+    self._is_apart = run.replicator.num_workers > 1 and not on_all
     self._evaluate = run.evaluate if run.is_chief or on_all else None
 
   def due(self) -> Evaluation | None:
-    """What an evaluation finds, if it is due at this step, on a worker that evaluates.
+    """Evaluates if it is due at this step; returns the result on workers that evaluate.
 
-    Raises a UsageError if it changes the step on some workers alone.
+    Raises a UsageError if it changes the step on only some of the workers.
     """
     run = self._run
     if not (run.evaluate and run.schedule.evaluates_at(run.step)):
@@ -29,8 +31,8 @@ class Evaluations:
     with run.saver.changed_alike(f"evaluate at step {run.step}"):
       if self._evaluate is None:
         return None
-      with (context.entered(tf.constant(run.step, tf.int64)), sharded(self._shards),
-            self._journal.events(run.step)):
+      with (one_replica.apart(self._is_apart), sharded(self._shards),
+            context.entered(tf.constant(run.step, tf.int64)), self._journal.events(run.step)):
         found = self._evaluate(run.module)
       self._journal.evaluated(found)
       return found

@@ -1,7 +1,7 @@
-"""The Python state that the constructor of a step leaves: numbers, strings, arrays, and lists.
+"""Checks the Python state that a step's constructor makes: numbers, strings, arrays and lists.
 
-No checkpoint holds it, so every worker and every start must make it alike. A vocabulary that is
-numbered from a set, `hash()` of a string and a generator without a seed are others in each process.
+It is not in checkpoints, so it must be the same on every worker and at every start. A vocabulary
+numbered from a set, `hash()` of a string and an unseeded generator differ between processes.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from replicator.training.run import Run
 import numpy as np
 import tensorflow as tf
 
-_MOST = 1000  # Elements of a container that are looked at.
-_DEEPEST = 6  # Containers inside each other.
-_BYTES = 2 ** 20  # Of an array.
+_MOST = 1000  # The most elements of a container to include.
+_DEEPEST = 6  # The deepest nesting of containers.
+_BYTES = 2 ** 20  # The most bytes of an array.
 _DAY = 86_400.0
 _PLAIN = (bool, int, float, complex, np.generic, str, bytes)
 
@@ -32,7 +32,7 @@ REMEDY = ("number a set only when it is sorted, take no hash() of a string, and 
 
 
 def noted(run: Run) -> dict[str, dict[str, str]]:
-  """The digests of the step's attributes as a fact of the run; warns if they differ among workers.
+  """Returns digests of the step's attributes for `run.json`; warns if workers' digests differ.
 
   All workers must call it.
   """
@@ -43,12 +43,12 @@ def noted(run: Run) -> dict[str, dict[str, str]]:
 
 
 def named(paths: list[str]) -> str:
-  """Words for some attributes: the first, and how many more there are."""
+  """Names the first of some attributes, and how many more there are."""
   return f"'{paths[0]}'" + (f" (and {len(paths) - 1} more)" if len(paths) > 1 else "")
 
 
 def digests(step: Callable) -> dict[str, str]:
-  """A digest of each attribute of a step and of its parts that has a stable state, by path."""
+  """Returns a digest of each attribute of a step and its parts with a stable state, by path."""
   found = {}
   for path, value in _attributes(step, "", {}):
     parts = list(_parts(value))
@@ -58,7 +58,7 @@ def digests(step: Callable) -> dict[str, str]:
 
 
 def _attributes(owner: Any, path: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-  seen[id(owner)] = owner  # Kept, so that no other object gets its number.
+  seen[id(owner)] = owner  # Keeps it alive, so that no other object gets its id.
   for name, child in (children_of(owner) or {}).items():
     place = f"{path}/{name}" if path else str(name)
     if not _has_attributes(child):
@@ -71,7 +71,7 @@ _OWNERS = (tf.Module, FunctionType, MethodType)
 
 
 def _has_attributes(value: Any) -> bool:
-  """Whether a value is no state by itself: the user's modules and functions, lists of modules."""
+  """Whether to look inside a value: the user's modules and functions, and lists of modules."""
   if isinstance(value, list | tuple | dict):
     return any(isinstance(each, _OWNERS) for each in (children_of(value) or {}).values())
   return isinstance(value, _OWNERS) and _is_of_user(value)
@@ -84,13 +84,13 @@ def _is_of_user(value: Any) -> bool:
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[bytes]:
-  """What is stable in a value, piece by piece; of other objects nothing."""
+  """Yields the stable state of a value in pieces; nothing for other objects."""
   if isinstance(value, _PLAIN):
     if not _is_of_process(value):
       yield f"{type(value).__name__} {value!r}".encode(errors="replace")
   elif isinstance(value, np.ndarray) or _is_constant(value):
     value = np.asarray(value)
-    if value.dtype == object:  # Of strings, perhaps.
+    if value.dtype == object:  # Such as strings.
       yield from _parts(value.ravel()[:_MOST].tolist(), depth + 1)
     else:
       yield f"{value.dtype} {value.shape}".encode()
@@ -103,13 +103,13 @@ def _parts(value: Any, depth: int = 0) -> Iterator[bytes]:
 
 
 def _is_constant(value: Any) -> bool:
-  """Whether a value is a tensor of numbers that are there."""
+  """Whether a value is an eager tensor of numbers."""
   return (isinstance(value, tf.Tensor) and hasattr(value, "numpy")
           and value.dtype.is_numpy_compatible)
 
 
 def _is_of_process(value: Any) -> bool:
-  """Whether a value is one that each process has its own of: a path, or the time."""
+  """Whether a value naturally differs between processes: a path, or the time."""
   if isinstance(value, str):
     return os.sep in value
   return isinstance(value, float) and abs(value - time.time()) < _DAY

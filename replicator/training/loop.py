@@ -9,12 +9,14 @@
         on SIGTERM or SIGINT          save and stop
         on numbers that are not finite  do what `Guard.action` says
 
-A checkpoint holds all that the next step depends on: variables, the step number, which determines
-the data and every random stream, and the sums since the last log point. With deterministic
-operations a run that was killed and started again equals, bit for bit, the run that was not.
+A checkpoint holds everything that the next step depends on: variables, the step number, which
+determines the data and every random stream, and the sums since the last log point. With
+deterministic operations, a run that is killed and restarted equals an uninterrupted one bit for
+bit.
 """
 
 import collections
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from typing import Any, NoReturn
 
 from replicator.configuration import operative
 from replicator.errors import Preempted
+from replicator.processes import GivenUp
 from replicator.step import context as step_context
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.strategies.running_call import RunningCall
@@ -42,7 +45,7 @@ import tensorflow as tf
 
 
 class Loop:
-  """One process's part in a run; `journal` writes what happens, `calls` are the callbacks."""
+  """The training loop of one process; `journal` writes its logs, `calls` are the callbacks."""
 
   def __init__(self, run: Run, position: Position, journal: Journal, calls: Calls):
     self._run, self._schedule, self._guard = run, run.schedule, run.guard
@@ -55,13 +58,14 @@ class Loop:
     self._batches: Iterator[Any] = self._stream
 
   def train(self, ready: Callable[[], None]) -> None:
-    """Trains up to the last step; calls `ready` when signals may come; raises as `train` does."""
-    with self._hangs, self._journal as journal, StopSignal(self._say_stopping) as stop:
+    """Trains up to the last step; calls `ready` when it can handle signals; raises like `train`."""
+    with self._hangs, self._journal as journal, self._stop_signal() as stop:
       ready()
       try:
-        self._begin(stop)
-        while self._diverged(stop):
-          pass
+        with self._saved_when_given_up():
+          self._begin(stop)
+          while self._diverged(stop):
+            pass
         self._saver.wait()
         self._calls.saved()
         journal.done(self._calls)
@@ -82,7 +86,7 @@ class Loop:
     self._batches = rows_compared(run, self._batches)
     if run.step == 0:
       if run.evaluate and self._schedule.eval_every and not run.before_call and self._can_trace:
-        # It comes before the evaluation, which may take minutes.
+        # Trace before the evaluation, which may take minutes.
         run.doing("preparing the first batch")
         first = next(self._batches)
         self._batches = itertools.chain([first], self._batches)
@@ -90,10 +94,11 @@ class Loop:
         operative.check_scopes()
       run.doing("evaluating")
       self._at_boundary()
-      # Several workers agree in the first call.
+      # Several workers agree to stop in the first call.
       if stop.received and run.replicator.num_pipelines == 1:
         self._preempt()
-      if self._guard.action == "roll_back":
+      is_evaluated = run.evaluate and self._schedule.eval_every
+      if self._guard.action == "roll_back" or (is_evaluated and run.retention.is_of_evaluations):
         self._save()
 
   @property
@@ -105,7 +110,7 @@ class Loop:
     return not (self._run.replicator.is_async or tf.config.functions_run_eagerly())
 
   def _prepare(self) -> None:
-    """Compiles the step, and opens the stream of its batches, from the present step on."""
+    """Prepares the compiled step and the stream of its batches from the current step on."""
     run, steps_per_call = self._run, self._schedule.steps_per_call
     self._compiled = CompiledStep(run.replicator, run.module, steps_per_call, logs=True,
                                   hooks=self._hooks, events=self._journal.events)
@@ -115,7 +120,7 @@ class Loop:
     self._batches = self._stream
 
   def _trace(self, batch: Any) -> None:
-    """Refuses what cannot train, and warns, before an evaluation or a first call takes minutes."""
+    """Raises errors and warnings about the step before an evaluation or a call takes minutes."""
     self._run.doing("compiling the step")
     names = self._compiled.trace(batch)
     self._run.warn(*self._compiled.warnings())
@@ -127,7 +132,7 @@ class Loop:
   # ---- Steps ------------------------------------------------------------------------------------
 
   def _diverged(self, stop: StopSignal) -> bool:
-    """Trains until the end, or returns to a checkpoint, and returns whether it did."""
+    """Trains until the end; on divergence returns to a checkpoint. Returns whether it diverged."""
     try:
       self._train(stop)
       return False
@@ -162,7 +167,7 @@ class Loop:
         running.append((run.step, batch, self._compiled(run.step, batch, stop.received)))
       run.step += schedule.steps_per_call
       is_due = schedule.is_due(run.step)
-      # An agent must not act with weights that the guard has not seen.
+      # An agent must not act with weights that the guard has not checked.
       finish_all = is_due or stop.received or is_first or (
           run.before_call is not None and not replicator.is_async)
       while running and (finish_all or len(running) > replicator.max_running):
@@ -182,7 +187,7 @@ class Loop:
         self._preempt()
 
   def _finish(self, stop: StopSignal, step: int, batch: Any, call: RunningCall) -> None:
-    """Waits for a call, has the guard look at its numbers, and counts them."""
+    """Waits for a call, checks its numbers with the guard, and adds them to the means."""
     with self._hangs.waiting():
       values, agreed = call.fetch()
     self._position.rollback.check(step, values, batch, self._run.say)
@@ -193,22 +198,23 @@ class Loop:
   def _after_first_call(self) -> None:
     self._run.doing("")
     if not (self._run.is_check or tf.config.functions_run_eagerly()):
-      if not self._can_trace:  # Else it was checked before the call.
+      if not self._can_trace:  # Otherwise it was checked before the call.
         self._saver.check_complete(self._compiled)
-      self._saver.check_copies(self._compiled.assigned_at)
-      for warning in self._rates.warnings(self._run.step, self._schedule.steps):
-        self._run.warn(warning)
+      self._saver.check_copies(self._compiled)
+      # Schedules are for the whole run, even if this process runs only its first steps.
+      self._run.warn(*self._rates.warnings(step_context.run.steps or self._schedule.steps))
     self._journal.write_config()
 
   # ---- Between steps ----------------------------------------------------------------------------
 
   def _at_boundary(self) -> None:
-    """Logs, evaluates, calls and saves what is due at this step."""
+    """Logs, evaluates, calls callbacks and saves, as due at this step."""
     run, schedule, journal = self._run, self._schedule, self._journal
     if run.step and schedule.logs_at(run.step):
       means = self._position.means.take()
       journal.log(means, self._rates.now() if run.guard.signals else {})
       run.warn(*self._compiled.outdated())
+      run.doubt(means)
       for warning in self._guard.at_log_point(
           run.step, means, getattr(run.module, "may_collapse", {})):
         run.say(warning)
@@ -233,12 +239,24 @@ class Loop:
     step, every = self._run.step, self._schedule.checkpoint_every
     self._position.save(due=not step or bool(every and step % every == 0))
 
+  def _stop_signal(self) -> StopSignal:
+    return StopSignal(self._say_stopping, alone=self._run.replicator.num_pipelines == 1)
+
+  @contextlib.contextmanager
+  def _saved_when_given_up(self) -> Iterator[None]:
+    """Saves and ends the run if a wait in the body is given up."""
+    try:
+      yield
+    except GivenUp as missing:
+      self._run.say(f"{missing}, and the run does not wait for it any longer")
+      self._preempt()
+
   def _say_stopping(self, line: str) -> None:
     self._run.say(line)
     self._run.doing("stopping")
 
   def _preempt(self) -> NoReturn:
-    """Saves, if that is not done, and ends the run."""
+    """Saves, if this step is not saved yet, and ends the run."""
     run = self._run
     self._position.check_sound()
     if self._position.saved_step != run.step:

@@ -1,9 +1,11 @@
-"""The position of a run: a checkpoint keeps it besides the variables, and restores it."""
+"""The position of a run, which a checkpoint keeps along with the variables."""
 
 import contextlib
 from collections.abc import Collection
 
 from replicator.errors import RunFailed, UsageError
+from replicator.training import from_step
+from replicator.training.checkpoints import partial
 from replicator.training.divergence.rollback import Diverged, Rollback
 from replicator.training.inputs.inputs import digest_of, num_examples
 from replicator.training.run import Run
@@ -20,7 +22,7 @@ class RunningMeans:
     self._counts: dict[str, int] = dict(state["counts"]) if state else {}
 
   def add(self, values: dict[str, np.ndarray], counters: Collection[str] = ()) -> None:
-    """Adds the values of some steps, `{name: [steps]}`; the last one of counters is their mean."""
+    """Adds the values of some steps, `{name: [steps]}`; of counters, only the last one counts."""
     for name, series in values.items():
       if name in counters:
         self._sums[name], self._counts[name] = float(series[-1]), 1
@@ -29,22 +31,23 @@ class RunningMeans:
       self._counts[name] = self._counts.get(name, 0) + len(series)
 
   def take(self) -> dict[str, float]:
-    """Returns the means, and starts over."""
+    """Returns the means and starts over."""
     means = {name: total / self._counts[name] for name, total in self._sums.items()}
     self._sums, self._counts = {}, {}
     return means
 
   def state(self) -> dict:
-    """The sums and counts that a checkpoint keeps, as JSON."""
+    """Returns the sums and counts that a checkpoint keeps, as JSON."""
     return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
 
 class Position:
-  """Saves and restores the position of a run, which begins at its newest checkpoint, if it has one.
+  """The position of a run, which it saves and restores.
 
-  Raises a UsageError if the checkpoints do not fit the step, workers restored different steps, or
-  the data had another number of examples, or another digest (see `inputs.digest_of`), when the
-  checkpoints were saved: each step would get others.
+  A run begins at its newest checkpoint, if there is one, or goes back to an earlier one (see
+  `from_step`). Raises a UsageError if the checkpoints do not fit the step, if workers restored
+  different steps, or if the number or the digest of the examples (see `inputs.digest_of`) has
+  changed since they were saved.
   """
 
   def __init__(self, run: Run, rollback: Rollback):
@@ -52,11 +55,13 @@ class Position:
     self.rollback = rollback
     self._examples, self._digest = num_examples(run.inputs), digest_of(run.inputs)
     self.means = RunningMeans()  # Since the last log point.
-    self.saved_step: int | None = None  # The last one that this process saved.
-    self._restore()
+    self.saved_step: int | None = None  # The last step that this process saved.
+    step = from_step.wanted(run)
+    self._restore(step=step)
+    run.went_back = step is not None
 
   def save(self, due: bool) -> None:
-    """Saves a checkpoint, with the scalars of this step's line; see `Checkpoints.save`."""
+    """Saves a checkpoint, with the scalars logged at this step; see `Saver.save`."""
     run = self.run
     self.run.saver.save(
         run.step, {"seconds": run.seconds, "window": self.means.state(),
@@ -65,7 +70,7 @@ class Position:
     self.saved_step = run.step
 
   def check_sound(self) -> None:
-    """Raises a RunFailed if the numbers of this step are not finite, so that it is not saved."""
+    """Raises a RunFailed instead of saving if the numbers of this step are not finite."""
     if not self.run.guard.is_sound:
       with contextlib.suppress(RunFailed):  # It would hide the cause.
         self.run.saver.wait()
@@ -73,19 +78,19 @@ class Position:
                       f"not finite; {self.rollback.last_checkpoint()}")
 
   def roll_back(self, diverged: Diverged) -> str:
-    """Returns to the last checkpoint on all workers; the result is one line about it.
+    """Returns to the last checkpoint on all workers; returns one line about it.
 
-    It skips a checkpoint that a stop or an end has saved, since a run that goes on has none there,
-    unless there is no other.
+    Checkpoints that were saved only because the run stopped or ended are skipped if there is any
+    other, since an uninterrupted run does not have them.
 
-    Raises a RunFailed if the guard says that the run must stop instead, or it cannot go on there.
+    Raises a RunFailed if the run must stop instead by the guard, or cannot continue there.
     """
     with contextlib.suppress(RunFailed):  # It would hide the divergence.
       self.run.saver.wait()
     if self.run.is_chief:
-      places.refresh(self.run.workdir)  # Where others have copies, they get it from there.
-    # Waits until the chief has written its checkpoint, and every worker its failed batch. Else a
-    # worker could restore an older checkpoint, or end the run while others still write.
+      places.refresh(self.run.workdir)  # Workers with copies of the workdir read it from there.
+    # Wait until the chief has written its checkpoint, and every worker its failed batch. Otherwise
+    # a worker could restore an older checkpoint, or end the run while others still write.
     self.run.replicator.by_worker(self.run.step)
     self.rollback.check_may_roll_back(diverged)
     counted = self.rollback.state()
@@ -96,10 +101,10 @@ class Position:
       raise RunFailed(f"{diverged}; {why}") from None
     return line
 
-  def _restore(self, due_only: bool = False) -> bool:
-    """Continues at the newest checkpoint; False if there is none."""
+  def _restore(self, due_only: bool = False, step: int | None = None) -> bool:
+    """Continues at a checkpoint, the newest by default; False if there is none."""
     run = self.run
-    state = run.saver.restore(due_only)
+    state = run.saver.restore(due_only, step)
     if state is not None:
       run.step, run.seconds = state["step"], state["seconds"]
       run.saved_step = run.step
@@ -120,7 +125,7 @@ class Position:
               "in the same order")
     else:
       return
-    self.run.saver.refuse(
+    partial.refuse(
         f"--workdir: the run was saved {what}, so its steps would get others",
         "put the data back as it was, write another --workdir, or go on with this data by "
         "--allow_partial_restore")

@@ -1,4 +1,4 @@
-"""An orderly end when somebody asks for one."""
+"""Ends a run in order on SIGTERM or Ctrl-C."""
 
 import contextlib
 import os
@@ -8,48 +8,66 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from replicator.console.command import INTERRUPTED_STATUS
 from replicator.errors import Preempted
-from replicator.processes import signals_heard, stop_signals
+from replicator.processes import giving_up, signals_heard, stop_signals
 from replicator.step import context
 
-SAME_PRESS_SECONDS = 1.0  # A launcher passes on a Ctrl-C that its processes get anyway.
+SAME_PRESS_SECONDS = 1.0  # A launcher forwards a Ctrl-C that its processes also get directly.
+_INTERRUPTS = 100  # The number of interrupts of the main thread, ten per second, before giving up.
 
 
 class StopSignal(contextlib.ExitStack):
-  """Turns the first SIGTERM or SIGINT into a request to stop; a later SIGINT interrupts.
+  """A context in which the first SIGTERM or SIGINT requests a stop, and a later SIGINT interrupts.
 
-  `say` is called with a line about it, in a thread of its own: the main thread learns of a signal
-  only after a call into TensorFlow, which may take long.
+  `say` is called with a line about it in a separate thread, because the main thread handles signals
+  only after a call into TensorFlow, which may take long. A process that is `alone`, so that no
+  other process waits for its steps, gives up its waits after a request; see `processes.giving_up`.
   """
 
-  def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+  def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic,
+               alone: bool = False):
     super().__init__()
     self.received = False  # Whether this process was asked to stop.
-    self.agreed = False    # Whether all workers know of it, so that all stop at the same step.
+    self.agreed = False    # Whether all workers know, so that all stop at the same step.
     self._say = say
     self._clock = clock
-    self._asked: float | None = None  # When it was asked first.
+    self._alone = alone
+    self._give_up: Callable[[], None] = lambda: None
+    self._asked: float | None = None  # The time of the first request.
     self._is_hurried = False
     self._thread = threading.get_ident()  # The main thread, where handlers run.
 
   def __enter__(self):
     if not hears_signals():
       return self
+    if self._alone:
+      self._give_up = self.enter_context(giving_up())
     self.enter_context(stop_signals(self._receive))
     self.enter_context(signals_heard(self.hear))
     return self
 
   def hear(self, number: int) -> None:
-    """Answers a signal, in any thread."""
+    """Handles a signal in any thread."""
     if self._asked is None:
       self._asked = self._clock()
+      self._give_up()
       self._say("stopping after this step; Ctrl-C "
                 f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
     elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
-      self._is_hurried = True
-      while self._is_hurried:  # A signal that comes just before a wait does not end it.
-        signal.pthread_kill(self._thread, signal.SIGTERM)
-        time.sleep(0.1)
+      self._hurry()
+
+  def _hurry(self) -> None:
+    """Interrupts the main thread; ends the program if the main thread does not respond."""
+    self._is_hurried = True
+    interrupts = 0
+    while self._is_hurried:  # Repeat, because a signal just before a wait does not end it.
+      signal.pthread_kill(self._thread, signal.SIGTERM)
+      time.sleep(0.1)
+      interrupts += 1
+      if interrupts == _INTERRUPTS and context.run.is_program:
+        self._say("error: the run does not answer, and ends at once without saving")
+        os._exit(INTERRUPTED_STATUS)
 
   def _receive(self, number: int) -> None:
     self.received = True
@@ -60,12 +78,12 @@ class StopSignal(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def sigterm_held() -> Iterator[Callable[[], None]]:
-  """Holds a SIGTERM back until the yielded function is called, or the body ends without an outcome.
+  """Holds back a SIGTERM until the yielded function is called, or the body is left by an exit.
 
-  SIGTERM is delivered when the run can save, or when an observer stopped it before. It is dropped
-  when the run has ended, or has failed: that error is what the user needs to see. A program whose
-  run was stopped and saved drops it until its end, so that a late one does not change its status.
-  A process that is forked meanwhile answers it as before.
+  SIGTERM is delivered when the run can save, or when a command such as the doctor ends it earlier.
+  It is dropped when the run has ended, or has failed, since the user needs to see that error. If
+  the run was stopped and saved, its program ignores SIGTERM to the end, so that a late one does not
+  change the exit status. A process forked in the meantime handles it as before.
   """
   global _outside
   if not hears_signals():
@@ -94,19 +112,19 @@ def sigterm_held() -> Iterator[Callable[[], None]]:
     release()
 
 
-_outside: Any = None  # The handler of SIGTERM outside of the training that is under way.
+_outside: Any = None  # The SIGTERM handler outside of the current run.
 
 
 def _in_child() -> None:
-  """Lets a forked process be ended by SIGTERM; Ctrl-C, which reaches it too, is for its parent."""
+  """Lets SIGTERM end a forked process. Ctrl-C reaches it too, but is for its parent."""
   if _outside is not None:
     signal.signal(signal.SIGTERM, _outside)
-    signal.set_wakeup_fd(-1)  # Else this process would hear the signals of that one.
+    signal.set_wakeup_fd(-1)  # Otherwise the parent would react to signals of this process.
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
 def hears_signals() -> bool:
-  """Whether this thread can answer signals: the main thread alone can."""
+  """Whether this thread can handle signals; only the main thread can."""
   return threading.current_thread() is threading.main_thread()

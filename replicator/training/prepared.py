@@ -1,4 +1,4 @@
-"""Runs a program until its training is prepared, for commands that look at its step."""
+"""Runs a program until its run is set up, for commands that inspect its step."""
 
 import tempfile
 from collections.abc import Callable
@@ -12,16 +12,16 @@ _T = TypeVar("_T")
 
 
 class Enough(SystemExit):
-  """Ends a program whose run was looked at, as `sys.exit` does: past its handlers."""
+  """An exit of a program whose run was inspected, past handlers of `Exception`, like `sys.exit`."""
 
 
 def run_until_prepared(main: Callable[[str], None], look: Callable[[Run], _T],
                        name: str = "the experiment") -> _T:
-  """Runs a program, already configured, until its training begins; returns what `look` does.
+  """Runs a configured program until training would begin; returns the result of `look`.
 
   `look` is called inside `train`, with the step built. Nothing is trained or evaluated, and nothing
-  is left on the disk. Raises a UsageError if the program, which errors call by its `name`, does not
-  call `replicator.train`; and what it raises.
+  is left on disk. Raises a UsageError, with the `name` of the program, if it does not call
+  `replicator.train`; and any error of the program.
   """
   found: list[_T] = []
 

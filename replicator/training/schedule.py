@@ -12,9 +12,9 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-  """The numbers of `replicator.train`, and the callbacks.
+  """The intervals of `replicator.train`, and the callbacks.
 
-  Raises a UsageError if a callback would be due inside a call.
+  Raises a UsageError if a callback would be due in the middle of a call.
   """
 
   steps: int
@@ -27,13 +27,13 @@ class Schedule:
   def __post_init__(self) -> None:
     for callback in self.callbacks:
       misses = callback.every and callback.every % self.steps_per_call
-      if misses and not is_installed(callback):  # Such may still change the schedule.
+      if misses and not is_installed(callback):  # Installed ones may still change the schedule.
         raise UsageError(f"{type(callback).__name__}.every = {callback.every}: must be a multiple "
                          f"of train.steps_per_call = {self.steps_per_call}")
 
   @property
   def modules(self) -> dict[str, Callback]:
-    """The callbacks that a checkpoint keeps, by name."""
+    """The callbacks that are saved in checkpoints, by name."""
     found: dict[str, Callback] = {}
     for callback in self.callbacks:
       if isinstance(callback, tf.Module):
@@ -65,7 +65,7 @@ class Schedule:
             or any(self.calls_at(callback, step) for callback in self.callbacks))
 
   def missed(self, step: int) -> str:
-    """Says why whole calls from `step` on would miss what is due, and the end, if so."""
+    """Explains why calls from `step` on would miss due steps and the end; '' if they do not."""
     each = self.steps_per_call
     if step >= self.steps or step % each == 0:
       return ""

@@ -1,4 +1,4 @@
-"""Checks of what is given to `train`; each raises a UsageError."""
+"""Checks of the arguments of `train`; each raises a UsageError."""
 
 import inspect
 from collections.abc import Callable
@@ -6,9 +6,24 @@ from collections.abc import Callable
 from replicator.errors import UsageError
 from replicator.step.variables import function_of
 
+_most_steps: int | None = None
+
+
+def limit_steps(most: int | None) -> None:
+  """Ends each run after at most this many steps, whatever `train.steps` is; None for no limit."""
+  global _most_steps
+  _most_steps = most
+
+
+def limited(steps: int, steps_per_call: int) -> int:
+  """Returns the step after which a run ends, rounded up to whole calls."""
+  if _most_steps is None:
+    return steps
+  return min(steps, -(-_most_steps // steps_per_call) * steps_per_call)
+
 
 def check_step(step: Callable, has_inputs: bool) -> None:
-  """Checks what `make_step` has returned."""
+  """Checks what `make_step` returned."""
   if isinstance(step, type) or not callable(step):
     name = f"the class {step.__name__}" if isinstance(step, type) else type(step).__name__
     raise UsageError("train: make_step returned " + name + "; it must return the step, a function, "
@@ -20,8 +35,17 @@ def check_step(step: Callable, has_inputs: bool) -> None:
                      "train inputs, or write def __call__(self)") from error
 
 
+def batches_of(step: Callable) -> int:
+  """Returns a step's `batches`: how many batches of `train.global_batch_size` it takes."""
+  batches = getattr(step, "batches", 1)
+  if not isinstance(batches, int) or batches < 1:
+    raise UsageError(f"train: the step's attribute batches is {batches!r}; it must be the number "
+                     "of batches that one step takes, a whole number of at least 1")
+  return batches
+
+
 def check_called(name: str, function: Callable | None, *arguments: str) -> None:
-  """Checks a function that the loop calls with these arguments; None is none."""
+  """Checks a function that the loop calls with these arguments; None is allowed."""
   if function is None:
     return
   if not callable(function):
@@ -33,18 +57,18 @@ def check_called(name: str, function: Callable | None, *arguments: str) -> None:
 
 
 def _misfit(function: Callable, arguments: int) -> TypeError | None:
-  """Why a function cannot be called with so many arguments; None if it can, or does not say."""
+  """Why a function cannot be called with so many arguments; None if it can, or is unknown."""
   try:
     inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
   except TypeError as error:
     return error
-  except ValueError:  # It does not say what it takes.
+  except ValueError:  # It has no signature.
     pass
   return None
 
 
 def check(**settings: int) -> None:
-  """Checks the numbers."""
+  """Checks the numeric arguments."""
   for name, value in settings.items():
     lowest = 0 if name in ("eval_every", "checkpoint_every", "seed") else 1
     if not isinstance(value, int) or value < lowest:

@@ -1,6 +1,7 @@
-"""`train`: makes the strategy, the step and its inputs as configured, and runs the loop."""
+"""`train`: makes the configured strategy, step and inputs, and runs the loop."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -16,6 +17,7 @@ from replicator.step.variables import held_by
 from replicator.strategies import agreement
 from replicator.strategies.cluster import tf_config
 from replicator.strategies.replicator import Replicator
+from replicator.strategies.tracing import graphs
 from replicator.training import initial_state, preemption, settings
 from replicator.training.callbacks.callback import Callback
 from replicator.training.callbacks.calls import Calls
@@ -32,7 +34,7 @@ from replicator.training.loop import Loop
 from replicator.training.position import Position
 from replicator.training.run import Run
 from replicator.training.schedule import Schedule
-from replicator.training.workdir import places
+from replicator.training.workdir import places, provenance
 from replicator.training.workdir.lock import owned
 
 import gin
@@ -81,57 +83,59 @@ def train(make_step: Callable[[], Callable],
       replicator.train(MyStep, make_dataset(), workdir="runs/a", steps=1000, replicator=mirrored,
                        callbacks=[Plateau()])
 
-  What is not given here, gin may bind as `train.NAME`.
+  Arguments that are not given here can be bound by gin as `train.NAME`.
 
   Args:
-    make_step: called once, in the strategy's scope; returns the step. The step is called on
-      every replica with its part of a batch (without arguments if there are no `inputs`) and
-      returns a dict of scalars, which are averaged over replicas and between log points; of a
-      counter, a `tf.Variable` or a scalar of an unsigned type such as `tf.uint64`, the last value
-      is logged.
-      Everything that must survive a restart is an attribute of the step: make it a `tf.Module`, or
-      a `keras.Model`, of which the step is its own `train_step`, or else its `call`.
+    make_step: called once, in the strategy's scope; returns the step. The step is called on every
+      replica with its part of a batch (without arguments if there are no `inputs`), and returns a
+      dict of scalars. They are averaged over replicas and between log points. For a counter, a
+      `tf.Variable` or a scalar of an unsigned type such as `tf.uint64`, the last value is logged.
+      Everything that must survive a restart must be an attribute of the step: make it a `tf.Module`
+      or a `keras.Model`. For a model, its own `train_step` is called, or else its `call`. A method
+      `doubts` of the step takes the means of the scalars since the last log point, and returns
+      warnings by topic; each topic is printed once.
     inputs: a `tf.data.Dataset` of global batches, an example source or an input function, see
       `training.inputs.inputs`; None for a step that makes its own examples.
     evaluate: called with the step, before the first step and every `eval_every` steps. The chief
-      calls it; if it has a true attribute `on_all_workers`, every worker does, to compute a part of
-      it with `replicator.strategies.distributed_evaluation`. `replicator.step_number()` is the
-      number of training steps.
-    before_call: called in Python with the step and the number of steps that are done, before every
-      call of `steps_per_call` steps, on every worker, to change variables of the step: for example,
-      to act in an environment and fill a replay. What it keeps is an attribute of the step, too.
-    workdir: the folder where the run leaves its files, and where it resumes from; or the URL of
-      one in an object store, such as 's3://bucket/run'.
+      calls it; if it has an attribute `on_all_workers = True`, every worker calls it, and computes
+      a part with `replicator.strategies.distributed_evaluation`. In it, `replicator.step_number()`
+      is the number of training steps done.
+    before_call: called in Python on every worker, before every call of `steps_per_call` steps, with
+      the step and the number of steps done. It may change variables of the step, for example act in
+      an environment and fill a replay buffer. Its state must also be an attribute of the step.
+    workdir: the folder for the files of the run, from which it also resumes; or the URL of one in
+      an object store, such as 's3://bucket/run'.
     replicator: runs the step; None makes the one that gin configures.
-    steps: how many training steps.
-    global_batch_size: examples of one step over all replicas.
-    seed: of initial weights, random streams and the order of the examples.
-    precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16',
-      under which a step must call each optimizer's `scale_loss`.
-    deterministic: use TensorFlow's deterministic operations, so that a resumed run equals the
-      uninterrupted one bit for bit. Asynchronous workers are an exception: their steps overtake
-      each other. The setting applies to the whole process, and to later trainings in it.
-    check_first_step: compare the first step on several replicas, or in micro-batches, with the same
-      step on one device, for a few examples; and the first step of a resumed run with the one that
-      followed its checkpoint before. Each is a line, or a warning.
-    steps_per_call: steps that one compiled call makes, without Python in between.
-    log_every: steps between log points.
-    eval_every: steps between evaluations; 0 for none.
-    checkpoint_every: steps between checkpoints; 0 for none.
-    callbacks: what hangs on the loop, such as `[@Histograms(), @MLflow()]`; see `Callback`.
-    start_from: the workdir of another run, or its URL, whose weights the networks of a new run
-      begin with; a `StartFrom` says which.
+    steps: the number of training steps.
+    global_batch_size: the number of examples of one update, over all replicas. A step that makes k
+      updates, with `replicator.split(batch, k)`, has an attribute `batches = k` and gets k batches.
+    seed: the seed of initial weights, random streams and the order of the examples.
+    precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16'.
+      Under the last, a step must call each optimizer's `scale_loss`.
+    deterministic: whether to use TensorFlow's deterministic operations, so that a resumed run
+      equals an uninterrupted one bit for bit. Asynchronous workers are an exception, because their
+      steps overlap. The setting applies to the whole process, including later runs in it.
+    check_first_step: whether to compare the first step on several replicas, or in micro-batches,
+      with the same step on one device, for a few examples; and the first step of a resumed run with
+      the step that first followed its checkpoint. Each prints a line or a warning.
+    steps_per_call: the number of steps in one compiled call, without Python in between.
+    log_every: the number of steps between log points.
+    eval_every: the number of steps between evaluations; 0 for none.
+    checkpoint_every: the number of steps between checkpoints; 0 for none.
+    callbacks: extensions of the loop, such as `[@Histograms(), @MLflow()]`; see `Callback`.
+    start_from: the workdir of another run, or its URL, from which the networks of a new run take
+      their initial weights; a `StartFrom` chooses which.
     guard: what to do about numbers that are not finite; None makes the one that gin configures.
-    checkpoints: which are kept; None for what gin configures.
+    checkpoints: which checkpoints to keep; None for what gin configures.
 
   Returns:
-    the trained step.
+    The trained step.
 
   Raises:
-    UsageError: a setting cannot work; the message says which one, and what to write.
+    UsageError: a setting is invalid; the message says which one, and what to write.
     Preempted: SIGTERM or SIGINT arrived; the state is saved.
-    RunFailed: a step diverged, a callback failed, another worker does not answer, or the workdir
-      cannot be written any more.
+    RunFailed: a step diverged, a callback failed, another worker does not respond, or the workdir
+      can no longer be written.
   """
   assert replicator is not None  # See `_replicator_first`.
   settings.check(steps=steps, steps_per_call=steps_per_call, log_every=log_every,
@@ -142,20 +146,25 @@ def train(make_step: Callable[[], Callable],
   guard, checkpoints = guard or Guard(), checkpoints or Checkpoints()
   if deterministic:
     tf.config.experimental.enable_op_determinism()
+    graphs.add_in_order()
   inputs_lib.check(inputs)
   context = _agreed_context(replicator, inputs, global_batch_size, seed)
-  _set_process(replicator, precision, seed, global_batch_size)
+  _set_process(replicator, precision, seed, global_batch_size, steps)
+  last_step = settings.limited(steps, steps_per_call)
   facts = {"strategy": replicator.name, "num_replicas": replicator.num_replicas,
            "num_workers": replicator.num_workers, "global_batch_size": global_batch_size,
-           "seed": seed, "precision": precision, "steps": steps}
+           "seed": seed, "precision": precision, "jit_compile": replicator.jit_compile,
+           "steps": last_step}
   with (operative.calls_of_one_run("replicator.train"), preemption.sigterm_held() as release,
         places.local(os.fspath(workdir), replicator.worker_id == 0) as folder,
         replicator.lost_workers_named()):
-    schedule = Schedule(steps, steps_per_call, log_every, eval_every, checkpoint_every,
+    schedule = Schedule(last_step, steps_per_call, log_every, eval_every, checkpoint_every,
                         callbacks_of_run(callbacks))  # The place may have installed one.
     with replicator.scope():
       step = make_step()
     settings.check_step(step, inputs is not None)
+    facts["batches"] = step_context.run.batches = settings.batches_of(step)
+    context = dataclasses.replace(context, batches=step_context.run.batches)
     for _, network in held_by(step, (keras.layers.Layer,)):
       compute_alone(network)
     if isinstance(start_from, str):
@@ -171,11 +180,12 @@ def train(make_step: Callable[[], Callable],
     run.guard.check_supported(replicator.name)
     facts.update(initial_state.noted(run))
     facts.update({"start_from": origin} if origin else {})
+    facts.update({"data": found} if (found := inputs_lib.summary_of(inputs)) else {})
     with owned(folder) if run.is_chief else contextlib.nullcontext():
       run.saver = Saver(folder / "checkpoints", step, replicator, run.retention)
       if not (evaluate and run.schedule.eval_every):
         run.retention.check_logged([], evaluated=True)
-      position = Position(run, Rollback(run.guard, replicator, folder, facts))
+      position = Position(run, Rollback(run.guard, replicator, folder, run.input_context))
       if why := run.schedule.missed(run.step):
         raise UsageError(why)
       journal = Journal(run, facts, notes)
@@ -185,11 +195,12 @@ def train(make_step: Callable[[], Callable],
 
 def _agreed_context(replicator: Replicator, inputs: inputs_lib.Inputs | None,
                     global_batch_size: int, seed: int) -> inputs_lib.InputContext:
-  """This process's part of the inputs; raises a UsageError if the processes do not agree."""
+  """Describes this process's part of the inputs; UsageError: the processes do not agree."""
   if not step_context.run.is_loading:
-    tf_config.check_used(replicator.name, os.environ)
+    tf_config.check_used(replicator.name, os.environ, replicator.manager)
   with replicator.lost_workers_named():
-    agreement.check(replicator.worker_id, replicator.num_pipelines, inputs_lib.num_examples(inputs))
+    agreement.check(replicator.worker_id, replicator.num_pipelines, inputs_lib.num_examples(inputs),
+                    provenance.digests_of_code)
   context = inputs_lib.InputContext(
       global_batch_size, replicator.worker_id, replicator.num_pipelines, replicator.num_replicas,
       seed)
@@ -197,8 +208,9 @@ def _agreed_context(replicator: Replicator, inputs: inputs_lib.Inputs | None,
   return context
 
 
-def _set_process(replicator: Replicator, precision: str, seed: int, global_batch_size: int) -> None:
-  """Sets what holds for the whole process: precision, seeds, and the facts of the run."""
+def _set_process(replicator: Replicator, precision: str, seed: int, global_batch_size: int,
+                 steps: int) -> None:
+  """Sets the precision, the seeds and the facts of the run, for the whole process."""
   keras.config.set_floatx("float64" if precision == "float64" else "float32")
   keras.config.set_dtype_policy(precision)
   if keras.config.image_data_format() != "channels_last" and replicator.worker_id == 0:
@@ -207,5 +219,6 @@ def _set_process(replicator: Replicator, precision: str, seed: int, global_batch
           "keras.config.set_image_data_format('channels_last')", file=sys.stderr, flush=True)
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)
-  step_context.run.global_batch_size = global_batch_size
+  step_context.run.global_batch_size, step_context.run.steps = global_batch_size, steps
+  step_context.run.outside.step = 0  # Until the run knows where it is.
   step_context.run.num_input_pipelines = replicator.num_pipelines

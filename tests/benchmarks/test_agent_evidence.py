@@ -11,15 +11,15 @@ from absl.testing import flagsaver
 
 @pytest.fixture
 def printed(tmp_path, monkeypatch, capsys):
-  """A function: the lines printed for runs with `(task, [(decisions, return)])`."""
+  """A function: the lines printed for runs with `(task, [(environment steps, return)])`."""
   agent_evidence.FLAGS.mark_as_parsed()
   monkeypatch.chdir(tmp_path)
 
-  def of(*runs, steps=100_000, config=""):
+  def of(*runs, steps=100_000):
     for i, (task, evaluations) in enumerate(runs):
       folder = tmp_path / "sweep" / "trials" / str(i)
       folder.mkdir(parents=True)
-      (folder / "config.gin").write_text(f"Environments.name = 'dm_control/{task}-v0'\n{config}")
+      (folder / "config.gin").write_text(f"Environments.name = 'dm_control/{task}-v0'\n")
       (folder / "metrics.jsonl").write_text("".join(
           json.dumps({"step": at // 8, "eval/environment_steps": at, "eval/return": value}) + "\n"
           for at, value in evaluations))
@@ -40,15 +40,6 @@ def test_a_return_is_the_mean_of_the_evaluations_around_the_steps(printed):
   # Over the runs of both tasks: the middle of 40, 250 and 350, none of which is cut at 3 runs.
   assert lines[4].startswith("| interquartile mean | | 213 ")
   assert "an update every 8.0 steps of the simulator" in lines[5]
-
-
-def test_a_repeated_action_counts_as_several_steps(printed):
-  lines = printed(("cheetah-run", [(50_000, 300.0), (100_000, 900.0)]), config="""
-Environments.wrappers = \\
-    {'models.rl.environments.action_repeat:ActionRepeat': {'repeat': 2}}
-""")
-  assert lines[2].startswith("| cheetah run | 300 | 300 (1) ")
-  assert "an update every 16.0 steps of the simulator" in lines[4]
 
 
 def test_statistics_are_those_of_agarwal_et_al():

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+from models.vision.images.classes import Classes
 from replicator.step import context
 
 import keras
@@ -14,7 +16,7 @@ BATCH = {"image": IMAGES, "label": np.arange(16, dtype=np.int32) % 10}
 
 
 class Line(keras.Model):
-  """Images `[n, 2, 2, 1]` of codes, or scores `[n]` of images: one linear layer and a tanh."""
+  """Images `[n, 2, 2, 1]` of latents, or scores `[n]` of images: one linear layer and a tanh."""
 
   def __init__(self, inputs: int, outputs: tuple[int, ...]):
     super().__init__()
@@ -29,7 +31,7 @@ class Line(keras.Model):
 
 
 class Whole(Line):
-  """A line of everything that it gets, side by side: images or codes, labels, codes of images."""
+  """A line of everything that it gets, side by side: images or latents, labels, images' latents."""
 
   def __init__(self, inputs: int, outputs: tuple[int, ...], result: Callable = lambda x: x):
     super().__init__(inputs, outputs)
@@ -45,14 +47,14 @@ class Whole(Line):
 def line_gan(step, discriminator=lambda: Line(4, ()), rate: float = 0.5, **options):
   """A step of two linear networks, with plain gradient descent."""
   keras.utils.set_random_seed(0)
-  return step((2, 2, 1), 10, optimizer=lambda: keras.optimizers.SGD(rate),
+  return step((2, 2, 1), Classes.numbered(10), optimizer=lambda: keras.optimizers.SGD(rate),
               generator=lambda **_: Line(3, (2, 2, 1)), discriminator=lambda **_: discriminator(),
               latent_dim=3, **options)
 
 
 def one_step(step: Callable, *batch: Any, number: int = 0) -> Any:
-  """The result of a step of this number, which is not compiled: that would take longer."""
-  with context.entered(tf.constant(number, tf.int64)):
+  """The result of a step of this number, of 100, which is not compiled: that would take longer."""
+  with mock.patch.object(context.run, "steps", 100), context.entered(tf.constant(number, tf.int64)):
     return step(*batch)
 
 
@@ -82,3 +84,15 @@ def gradients_of(loss: Callable, values: list[np.ndarray]) -> list[np.ndarray]:
       moved[number][index] += 1e-30j
       gradient[index] = loss(moved).imag / 1e-30
   return found
+
+
+AVERAGING = "wrap_optimizer.ema_decay = 0.5"
+
+
+def with_averages(optimizer: Any) -> list[np.ndarray]:
+  """Gives an optimizer averages that differ from its weights, and returns them."""
+  draw = np.random.default_rng(7)
+  values = [draw.normal(size=each.shape) for each in optimizer.averages]
+  for average, value in zip(optimizer.averages, values, strict=True):
+    average.assign(value)
+  return values

@@ -25,7 +25,7 @@ SETTINGS = [
     "Critic.sizes = (16, 16)", "Replicator.jit_compile = False"]
 LEARNING = [
     "train.steps = 4000", "train.eval_every = 4000", "EpisodeEvaluator.picture = False",
-    "train.global_batch_size = 64", "RateLimiter.samples_per_insert = 64",
+    "train.global_batch_size = 64", "RateLimiter.update_ratio = 1.0",
     "EpisodeEvaluator.episodes = 5", "Policy.sizes = (64, 64)", "Critic.sizes = (64, 64)"]
 
 

@@ -22,9 +22,9 @@ import pytest
 _COMMON = [
     "Replicator.jit_compile = False", "train.steps_per_call = 1", "train.log_every = 1",
     "train.eval_every = 0", "train.checkpoint_every = 10", "train.steps = 10",
-    "train.global_batch_size = 16", "Environments.number = 2", "Environments.episode_steps = 25",
-    "EpisodeEvaluator.episodes = 2"]
-_REPLAYED = [*_COMMON, "RateLimiter.start = 60", "RateLimiter.samples_per_insert = 4",
+    "train.global_batch_size = 16", "Environments.number = 2",
+    "Environments.max_episode_steps = 25", "EpisodeEvaluator.episodes = 2"]
+_REPLAYED = [*_COMMON, "RateLimiter.learning_starts = 60", "RateLimiter.update_ratio = 0.25",
              "Exploration.random_steps = 40", "Replay.capacity = 80"]
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
 SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
@@ -118,15 +118,15 @@ def test_asynchronous_workers_learn_from_a_replay_on_a_parameter_server_and_resu
            "Replicator.strategy = 'parameter_server'", f"train.steps = {steps}")
   rows = logs.rows(tmp_path)
   assert rows[-1]["step"] == 20
-  # 60 before the first step, and 4 for each sample of 16.
-  assert rows[-1]["environment_steps"] == pytest.approx(60 + 20 * 16 / 4, abs=8)
-  assert np.isfinite([row["critic"] for row in rows]).all()
+  # 60 before the first step, and 4 for each.
+  assert rows[-1]["environment_steps"] == pytest.approx(60 + 20 * 4, abs=8)
+  assert np.isfinite([row["loss/critic"] for row in rows]).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", ["d4pg", "sac"])
 def test_xla_and_several_steps_a_call_do_not_change_the_training(agent, one_device, tmp_path):
-  more = [*FLOAT64, "RateLimiter.samples_per_insert = 1e9", "train.log_every = 5"]
+  more = [*FLOAT64, "RateLimiter.update_ratio = 1e8", "train.log_every = 5"]
   train(agent, tmp_path, *more, "Replicator.jit_compile = True", "train.steps_per_call = 5")
   assert_same_runs(tmp_path, one_device(agent, *more))
 
@@ -137,17 +137,20 @@ def test_xla_and_several_steps_a_call_do_not_change_the_training(agent, one_devi
 # An evaluation calls the policy for another number of observations than the actor. These networks
 # are large enough for that number to change how their sums are rounded.
 EVALUATED = ["train.eval_every = 2", "Environments.number = 1", "EpisodeEvaluator.episodes = 3",
-             "RateLimiter.start = 30", "Policy.sizes = (64, 64)",
+             "RateLimiter.learning_starts = 30", "Policy.sizes = (64, 64)",
              "EpisodeEvaluator.picture = False"]
+
+END = "linear.end = 10"  # By default, a schedule ends with the run.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent, more, is_compiled", [
     ("d4pg", [*PRIORITIZED, *STRATEGIES["mirrored 2"]], False), ("td3", [], False),
-    ("dqn_cartpole", ["train.eval_every = 2", *STACKED_AND_NOISY], False),
-    ("ppo_cartpole", [], False),
+    ("dqn_cartpole", ["train.eval_every = 2", END, *STACKED_AND_NOISY], False),
+    ("ppo_cartpole", [END, f"clip_range/{END}"], False),
     ("world_model_pendulum", ["train.eval_every = 2"], False),
-    ("ppo", ["train.eval_every = 2", *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
+    ("ppo", ["train.eval_every = 2", END, "make_actor.normalize_rewards = True",
+             *STRATEGIES["mirrored 2"]], False),  # Within a rollout.
     ("sac", [*PRIORITIZED, *EVALUATED, "train.steps_per_call = 2", "train.log_every = 2"], True)])
 def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, tmp_path):
   with contextlib.nullcontext() if is_compiled else eagerly():
@@ -160,8 +163,10 @@ def test_a_run_in_parts_equals_the_whole_bit_for_bit(agent, more, is_compiled, t
   assert [path for path in found if found[path].tobytes() != expected[path].tobytes()] == []
 
 
-def test_evaluations_are_logged_with_their_spread(tmp_path):
+def test_evaluations_are_logged_with_their_spread(tmp_path, capsys):
   rows = train("d4pg", tmp_path, "train.eval_every = 10", "EpisodeEvaluator.picture = False")
+  assert all(0 <= row["clipped_returns"] < 0.1 for row in rows[1:])
+  assert "clipped_returns is" not in capsys.readouterr().out
   assert [row["eval/environment_steps"] for row in (rows[0], rows[-1])] == [0, 96]
   assert json.loads((tmp_path / "run.json").read_text())["axes"] == ["eval/environment_steps"]
   for row in (rows[0], rows[-1]):
@@ -173,7 +178,10 @@ def test_evaluations_are_logged_with_their_spread(tmp_path):
                              [16 * (i + 1) / written[i] for i in range(10)], rtol=1e-6)
   # After a resume with other batches, the draws before it still count.
   rows = train("d4pg", tmp_path, "train.steps = 20", "train.global_batch_size = 8",
-               "train.steps_per_call = 5", "train.log_every = 10")
+               "train.steps_per_call = 5", "train.log_every = 10",
+               "CategoricalReturns.v_min = -1.0", "CategoricalReturns.v_max = 1.0")
+  assert capsys.readouterr().out.count("warning: clipped_returns is ") == 1
+  assert rows[-1]["clipped_returns"] > 0.5
   written = rows[-1]["environment_steps"] + 2 * (rows[-1]["environment_steps"] // 50)
   assert rows[-1]["samples_per_insert"] == pytest.approx((10 * 16 + 10 * 8) / written, rel=1e-6)
   # Each stream stores 40 timesteps. The last 5 have no return yet, and ends are no transitions.
@@ -190,13 +198,18 @@ def make(kind: str, *bindings: str):
       Environments())
 
 
-def test_random_actions_become_rarer_with_environment_steps_in_other_processes_too():
-  agent = make("dqn_cartpole", "linear.final = 0.0", "linear.end = 100")
+# After 60 environment steps there is a training step for each: the 100th follows 160.
+A_STEP_FOR_EACH = "RateLimiter.update_ratio = 1.0"
+
+
+def test_random_actions_become_rarer_in_other_processes_too():
+  agent = make("dqn_cartpole", A_STEP_FOR_EACH, "linear.final = 0.0", "linear.end = 100")
   policy = ExportedPolicy(agent.act, (4,), "float32", 2)
   act, load = imported(policy.graph, policy.weights())
   draw = np.random.default_rng(0).normal
   observations, noise = (draw(size=[2000, n]).astype(np.float32) for n in (4, 2))
-  for steps, share in ((0, 0.5), (50, 0.25), (100, 0.0)):  # Half of them are the greedy ones.
+  # Half of them are the greedy ones.
+  for steps, share in ((0, 0.5), (60, 0.5), (110, 0.25), (160, 0.0)):
     agent.actor.environment_steps.assign(steps)
     load(policy.weights())
     found = act(observations, noise)
@@ -206,12 +219,12 @@ def test_random_actions_become_rarer_with_environment_steps_in_other_processes_t
 
 
 @pytest.mark.parametrize("agent", ["d4pg", "td3", "sac"])
-def test_exploration_becomes_less_with_environment_steps(agent):
-  agent = make(agent, f"{agent.upper()}.noise = @linear()", "linear.initial = 0.2",
+def test_exploration_becomes_less_with_training_steps(agent):
+  agent = make(agent, A_STEP_FOR_EACH, f"{agent.upper()}.noise = @linear()", "linear.initial = 0.2",
                "linear.final = 0.0", "linear.end = 100")
   observations, noise = np.zeros([1, 3], np.float32), np.ones([1, 1], np.float32)
   moved = []
-  for steps in (0, 50, 100):
+  for steps in (60, 110, 160):
     agent.actor.environment_steps.assign(steps)
     moved.append(float((agent.act(observations, noise) - agent.act(observations, 0 * noise))[0, 0]))
   assert moved[0] > 0.01 and moved[2] == 0

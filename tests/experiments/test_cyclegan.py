@@ -4,7 +4,7 @@ import replicator
 from experiments import cyclegan
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
-from tests.experiments.line import Line, assert_scalars, one_step
+from tests.experiments.line import AVERAGING, Line, assert_scalars, one_step, with_averages
 from tests.experiments.tiny_gans import ROOT
 
 import keras
@@ -44,8 +44,9 @@ def test_the_losses_of_a_step_are_those_of_the_paper(float64):
   scalars = one_step(
       step, {name: {"image": images} for name, images in zip("ab", IMAGES, strict=True)})
   assert_scalars(scalars, {
-      "adversarial": adversarial, "cycle": cycle, "identity": identity,
-      "generator": adversarial + 7 * cycle + 3 * identity, "discriminator": discriminator})
+      "loss/adversarial": adversarial, "loss/cycle": cycle, "loss/identity": identity,
+      "loss/generators": adversarial + 7 * cycle + 3 * identity,
+      "loss/discriminators": discriminator})
   # The pools hold what the generators made before their update.
   np.testing.assert_allclose(step.pool_b.examples[:5], through(made().to_b, x), rtol=1e-9)
   np.testing.assert_allclose(step.pool_a.examples[:5], through(made().to_a, y), rtol=1e-9)
@@ -61,15 +62,26 @@ def test_no_pair_is_trained_on_and_pairs_are_measured(monkeypatch):
   monkeypatch.setattr(replicator, "train", lambda make, data, evaluate, workdir: given.append(
       evaluate))
   configured()
-  cyclegan.cyclegan("run")
-  configured("cyclegan.paired = False", "outlined/Shapes.size = 20")
-  cyclegan.cyclegan("run")
+  cyclegan.train_cyclegan("run")
+  configured("train_cyclegan.paired = False", "outlined/Shapes.size = 20")
+  cyclegan.train_cyclegan("run")
   paired, unpaired = given
   of_a, of_b = (set(source._source._indices[source._indices]) for source in paired.trained)
   measured_a, measured_b = (source._indices for source in paired.measured)
   np.testing.assert_array_equal(measured_a, measured_b)
   assert (len(of_a), len(of_b), len(of_a | of_b | set(measured_a))) == (21, 21, 47)
-  assert [source.size for source in (*unpaired.trained, *unpaired.measured)] == [43, 18, 5, 2]
+  assert [source.size for source in (*unpaired.trained, *unpaired.measured)] == [36, 12, 12, 8]
+
+
+def test_pairs_of_different_classes_are_held_out_together(monkeypatch):
+  given = []
+  monkeypatch.setattr(replicator, "train", lambda make, data, evaluate, workdir: given.append(
+      evaluate))
+  images, labels = np.zeros([40, 8, 8, 1]), np.arange(40) % 2
+  a, b = (InMemoryImages(images, each, ("even", "odd")) for each in (labels, labels[::-1] // 2))
+  cyclegan.train_cyclegan("run", lambda: a, lambda: b, 0.25, paired=True)
+  measured_a, measured_b = (source._indices for source in given[0].measured)
+  np.testing.assert_array_equal(measured_a, measured_b)
 
 
 def test_translations_are_compared_with_the_truth_and_read_by_classifiers(monkeypatch, tmp_path):
@@ -104,3 +116,20 @@ def test_translations_are_compared_with_the_truth_and_read_by_classifiers(monkey
     np.testing.assert_array_equal(seen, shown)
   others = [InMemoryImages(part, np.zeros(6), ("one class",)) for part in images]
   assert cyclegan.Evaluator(others, others, str(tmp_path), paired=False)(Step()).scalars == {}
+
+
+def test_translations_are_those_of_the_averages(float64):
+  config.parse([], [AVERAGING])
+  step = made()
+  of_a, a_bias, of_b, b_bias = with_averages(step.optimizers["generators"])
+  a, b = IMAGES
+  found = step.translate(a, b)
+
+  def through_averages(images, kernel, bias):
+    made = np.tanh((images.reshape(5, 4) / 127.5 - 1) @ kernel + bias)
+    return np.round((made.reshape(images.shape) + 1) * 127.5)
+
+  for way, images, weights in (
+      ("ab", a, (of_b, b_bias)), ("ba", b, (of_a, a_bias)),
+      ("aba", found["ab"].numpy(), (of_a, a_bias)), ("bab", found["ba"].numpy(), (of_b, b_bias))):
+    np.testing.assert_array_equal(found[way], through_averages(images, *weights), way)

@@ -1,12 +1,21 @@
 """DMD2 and its teacher: updates by the formulas, and what is learned."""
 
+import itertools
+from types import SimpleNamespace
+
 import replicator
 from experiments import diffusion, dmd2
 from models.diffusion.gaussians import GaussianMixture
 from replicator import random
 from replicator.app import config
 from replicator.step import context
-from tests.experiments.line import assert_scalars, gradients_of, one_step
+from tests.experiments.line import (
+  AVERAGING,
+  assert_scalars,
+  gradients_of,
+  one_step,
+  with_averages,
+)
 from tests.experiments.tiny_gans import ROOT
 from tests.models.diffusion.mixtures import score
 from tests.programs import logs
@@ -111,10 +120,11 @@ def test_a_step_makes_the_updates_of_the_formulas(is_gan, float64, monkeypatch):
   weight = (sigma ** 2 + SIGMA_DATA ** 2) / (sigma * SIGMA_DATA) ** 2
   noisy = lambda x: x + sigma * noise
   denoising = lambda fake: (weight * (denoised(fake, noisy(x), sigma) - x) ** 2).mean()
-  judge = lambda fake: (softplus(scores(fake, noisy(x), sigma))
-                        + softplus(-scores(fake, noisy(images), sigma)))
-  checked(fake, new_fake, lambda fake: denoising(fake) + of_gan * FAKE_GAN * judge(fake))
-  expected = {"fake": denoising(fake), "judge": judge(fake)}
+  discriminator = lambda fake: (softplus(scores(fake, noisy(x), sigma))
+                                + softplus(-scores(fake, noisy(images), sigma)))
+  checked(fake, new_fake,
+          lambda fake: denoising(fake) + of_gan * FAKE_GAN * discriminator(fake))
+  expected = {"loss/fake_score": denoising(fake), "loss/discriminator": discriminator(fake)}
 
   # In scores, as the paper: w (s_fake - s_real) with w = sigma^2 / mean|x - D_real(x_t)|.
   z, noise, sigma = of_generator
@@ -128,8 +138,9 @@ def test_a_step_makes_the_updates_of_the_formulas(is_gan, float64, monkeypatch):
   adversarial = lambda generator: softplus(-scores(new_fake, noisy(made(generator, z)), sigma))
   checked(generator, new_generator, lambda generator: (
       (gradient * made(generator, z)).mean() + of_gan * GAN * adversarial(generator)))
-  expected |= {"matching": (gradient ** 2).mean() / 2, "adversarial": adversarial(generator)}
-  names = expected if is_gan else ("fake", "matching")
+  expected |= {"loss/distribution_matching": (gradient ** 2).mean() / 2,
+               "loss/adversarial": adversarial(generator)}
+  names = expected if is_gan else ("loss/fake_score", "loss/distribution_matching")
   assert_scalars(scalars, {name: expected[name] for name in names})
 
 
@@ -145,7 +156,7 @@ def test_the_loss_of_a_diffusion_step_is_that_of_its_paper(float64):
   error = denoised(weights, x + sigma * noise, sigma) - x
   weight = (sigma ** 2 + SIGMA_DATA ** 2) / (sigma * SIGMA_DATA) ** 2
   scalars = one_step(step, {"image": images})
-  np.testing.assert_allclose(scalars["loss"], (weight * error ** 2).mean(), rtol=1e-9)
+  np.testing.assert_allclose(scalars["loss/denoiser"], (weight * error ** 2).mean(), rtol=1e-9)
 
 
 TINY = ["train.precision = 'float64'", "train.global_batch_size = 4", "train.steps = 3",
@@ -157,7 +168,7 @@ TINY = ["train.precision = 'float64'", "train.global_batch_size = 4", "train.ste
 def test_all_networks_begin_as_the_averages_of_a_trained_teacher(tmp_path, monkeypatch):
   config.parse([str(ROOT / "configs/diffusion_digits.gin")], TINY)
   with eagerly():
-    diffusion.diffusion(str(tmp_path / "teacher"))
+    diffusion.train_diffusion(str(tmp_path / "teacher"))
   config.parse([str(ROOT / "configs/dmd2_digits.gin")], [
       *TINY, "train.eval_every = 3", "generator/wrap_optimizer.every = 2",
       f"train.start_from = '{tmp_path / 'teacher'}'"])
@@ -168,7 +179,7 @@ def test_all_networks_begin_as_the_averages_of_a_trained_teacher(tmp_path, monke
     return replicator.Evaluation({})
   monkeypatch.setattr(dmd2, "BesideTeacher", lambda _: evaluate)
   with eagerly():
-    dmd2.dmd2(str(tmp_path / "student"))
+    dmd2.train_dmd2(str(tmp_path / "student"))
   averages = {name.removeprefix("average of denoiser/"): value
               for name, value in saved(tmp_path / "teacher").items() if name.startswith("average")}
   first, last = seen
@@ -184,7 +195,59 @@ def test_all_networks_begin_as_the_averages_of_a_trained_teacher(tmp_path, monke
 def test_the_generator_reaches_all_gaussians(tmp_path):
   config.parse([str(ROOT / "configs/dmd2_gaussians.gin")], [
       "train.steps = 1000", "train.log_every = 1000", "train.checkpoint_every = 0"])
-  dmd2.dmd2(str(tmp_path))
-  first, last = (row for row in logs.rows(tmp_path) if "eval/modes" in row)
-  assert (first["eval/modes"], last["eval/modes"], last["eval/teacher_modes"]) == (1, 8, 8)
-  assert last["eval/largest_share"] < 0.25 and last["eval/within"] > 0.5
+  dmd2.train_dmd2(str(tmp_path))
+  first, last = (row for row in logs.rows(tmp_path) if "eval/modes_covered" in row)
+  assert (first["eval/modes_covered"], last["eval/modes_covered"],
+          last["eval/teacher_modes_covered"]) == (1, 8, 8)
+  assert last["eval/largest_mode_share"] < 0.25 and last["eval/high_quality_samples"] > 0.5
+
+
+# ---- What trained steps make ---------------------------------------------------------------------
+
+
+AVERAGED = ["Denoiser.network = @Plane", f"Denoiser.sigma_data = {SIGMA_DATA}", AVERAGING]
+Z = np.random.default_rng(3).normal(size=[N, 2])
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_samples_are_made_in_so_many_steps_by_the_averages(steps, float64):
+  config.parse([], AVERAGED)
+  step = diffusion.Diffusion((1, 2, 1), lambda: keras.optimizers.SGD(1.0), steps=steps)
+  averages = with_averages(step.optimizers["denoiser"])
+  levels = [level(np.full([N], position)) for position in np.linspace(0.0, 1.0, steps)]
+  x = levels[0] * Z
+  for sigma, lower in itertools.pairwise(levels):  # Heun's method.
+    slope = (x - denoised(averages, x, sigma)) / sigma
+    euler = x + (lower - sigma) * slope
+    x += (lower - sigma) * (slope + (euler - denoised(averages, euler, lower)) / lower) / 2
+  expected = denoised(averages, x, levels[-1])
+  found = step.generate(tf.constant(Z), tf.zeros([N], tf.int32))
+  np.testing.assert_allclose(found[:, 0, :, 0], expected, rtol=1e-9)
+
+
+def test_the_averaged_generator_starts_at_its_level(float64):
+  config.parse([], AVERAGED)
+  step = dmd2.DMD2((2,), lambda: keras.optimizers.SGD(1.0), start=START)
+  averages = with_averages(step.optimizers["generator"])
+  sigma = level(np.full([N], START))
+  found = step.generate(tf.constant(Z), tf.zeros([N], tf.int32))
+  np.testing.assert_allclose(found, denoised(averages, sigma * Z, sigma), rtol=1e-9)
+
+
+def test_the_numbers_and_the_picture_of_the_teacher_are_beside_those_of_the_student():
+  given = []
+
+  def evaluate(step):
+    made = step.generate(1, 2)
+    given.append(made)
+    return replicator.Evaluation(
+        {"level": made}, {"samples": np.full([2, 2, 3], made, np.uint8)}, "a method")
+  step = SimpleNamespace(latents=None, latent_dim=2, generate=lambda z, labels: 30,
+                         generate_slowly=lambda z, labels: 70)
+  beside = dmd2.BesideTeacher(evaluate)
+  for _ in range(2):
+    found = beside(step)
+    assert found.scalars == {"level": 30, "teacher_level": 70}
+    picture = found.images["samples"]
+    assert (picture[:, :2] == 30).all() and (picture[:, -2:] == 70).all()
+  assert sorted(given) == [30, 30, 70]  # The teacher is evaluated once.

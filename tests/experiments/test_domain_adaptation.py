@@ -1,6 +1,7 @@
 """DANN and ADDA: their updates are those of the papers' formulas."""
 
-from experiments.domain_adaptation import DomainAdaptation, before_call
+from experiments.domain_adaptation import DomainAdaptation, before_call, evaluate
+from models.vision.images.image_source import InMemoryImages
 from tests.experiments.line import one_step
 
 import keras
@@ -87,7 +88,7 @@ def test_a_step_makes_the_updates_of_the_formulas(float64):
     return class_loss(of_head(classifier, source)), domain_loss(
         of_head(domain, source), of_head(domain, target))
 
-  np.testing.assert_allclose([scalars["dann"], scalars["dann_domain"]],
+  np.testing.assert_allclose([scalars["loss/dann"], scalars["loss/dann_domain"]],
                              losses(encoder, classifier, domain), rtol=1e-9)
   factor = 2 / (1 + np.exp(-10 * NUMBER / 10)) - 1
   check(dann.encoder, encoder, lambda w: np.dot(losses(w, classifier, domain), [1, -factor]))
@@ -99,10 +100,28 @@ def test_a_step_makes_the_updates_of_the_formulas(float64):
   of_source, of_target = encoded(only_source, SOURCE), encoded(target_encoder, TARGET)
   discriminated = lambda w: domain_loss(of_head(w, of_source), of_head(w, of_target))
   fooled = lambda w: softplus(-of_head(values(adda.discriminator), encoded(w, TARGET))).mean()
-  np.testing.assert_allclose([scalars["adda_discriminator"], scalars["adda_encoder"]],
+  np.testing.assert_allclose([scalars["loss/adda_discriminator"], scalars["loss/adda_encoder"]],
                              [discriminated(discriminator), fooled(target_encoder)], rtol=1e-9)
   check(adda.discriminator, discriminator, discriminated)
   check(adda.encoder, target_encoder, fooled)
   for network, weights in zip(frozen, (only_source, only_classifier), strict=True):
     for found, expected in zip(values(network), weights, strict=True):
       np.testing.assert_array_equal(found, expected)
+
+
+def test_each_network_is_evaluated_with_its_classifier():
+  keras.utils.set_random_seed(0)
+  step = DomainAdaptation(lambda: keras.optimizers.SGD(1.0), 0.0)
+  images = DRAW.integers(0, 256, [80, 8, 8, 1], np.uint8)
+  pairs = {"source_only": (step.source_only.encoder, step.source_only.classifier),
+           "dann": (step.dann.encoder, step.dann.classifier),
+           "on_target": (step.on_target.encoder, step.on_target.classifier),
+           "adda": (step.adda.encoder, step.source_only.classifier)}
+  found = {name: of_head(values(classifier), encoded(values(encode), images / 127.5 - 1)).argmax(1)
+           for name, (encode, classifier) in pairs.items()}
+  for name, labels in found.items():  # Which are right for this network alone.
+    held_out = InMemoryImages(images, labels, tuple("0123456789"))
+    source = InMemoryImages(images[::-1], np.zeros(80), tuple("0123456789"))
+    assert evaluate(step, source, held_out).scalars == {
+        f"{other}_accuracy": np.mean(each == labels) for other, each in found.items()}
+    assert np.mean(found[name] == labels) == 1

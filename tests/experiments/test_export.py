@@ -112,7 +112,7 @@ def test_a_policy_that_remembers_is_refused():
 def test_actions_of_a_policy_keep_to_the_bounds_of_the_card(discrete, bounds, found):
   environments = types.SimpleNamespace(
       action_size=2, observation_dtype="float32", observation_shape=(3,), name="Own-v0", stack=1,
-      discrete=discrete)
+      discrete=discrete, choices=(2,) if discrete else ())
   agent = types.SimpleNamespace(act=lambda seen, noise: tf.fill([len(seen), 2], 3.0),
                                 actor=types.SimpleNamespace(environments=environments))
   policy = networks_of(agent)["policy"]
@@ -126,8 +126,8 @@ def test_a_gan_without_classes_or_encoder_has_a_generator_of_codes(attributes):
   vars(step).update(attributes)
   found = networks_of(step)
   assert list(found) == ["generator"]
-  [codes] = found["generator"].inputs
-  assert (codes.name, codes.shape) == ("z", (2,))
+  [latents] = found["generator"].inputs
+  assert (latents.name, latents.shape) == ("z", (2,))
   assert found["generator"].output.shape == (1, 1, 1)
   [z] = found["generator"].example(3)
   images = found["generator"].function(tf.constant(z))

@@ -1,5 +1,7 @@
 """Every GAN: what a step logs and samples, GANs from parts, LOGAN, and what does not fit."""
 
+import json
+
 import replicator
 from experiments.gan import GAN
 from experiments.logan import LOGAN
@@ -12,6 +14,7 @@ from models.gan.networks.building import check_images
 from models.vision.images.image_source import InMemoryImages
 from replicator import random
 from replicator.step import context
+from replicator.training.workdir.reader import TIMES
 from tests.experiments.line import BATCH, Line, line_gan, one_step
 from tests.experiments.tiny_gans import GANS, MIRRORED, build, train
 from tests.programs.capabilities import eagerly
@@ -51,6 +54,23 @@ def test_step_compiles_under_xla_with_static_shapes():
              for o in op.outputs if not o.shape.is_fully_defined()]
   assert not dynamic
   assert all(np.isfinite(loss) for loss in step(tf.constant(0, tf.int64), batch).values())
+
+
+@pytest.mark.slow
+def test_labels_with_gaps_train_as_those_without(tmp_path):
+  images = np.random.default_rng(0).integers(0, 256, [40, 8, 8, 1], np.uint8)
+  labels = np.minimum(np.arange(40) % 6, 2)  # Of 40 examples, 7, 7 and 26 are of a class.
+  for name, numbers in (("gaps", (0, 5, 11)), ("plain", (0, 1, 2))):
+    np.savez(tmp_path / f"{name}.npz", images=images, labels=np.array(numbers)[labels])
+    with eagerly():
+      train(tmp_path / name, "gan", "train.steps = 2", "train_gan.data = @ImageArrays",
+            f"ImageArrays.path = '{tmp_path / name}.npz'")
+    gin.clear_config()
+    facts = json.loads((tmp_path / name / "run.json").read_text())
+    assert facts["data"] == {"classes": dict(zip(map(str, numbers), (7, 7, 26), strict=True))}
+  timeless = [[{key: value for key, value in row.items() if key not in TIMES}
+               for row in rows(tmp_path / name)] for name in ("gaps", "plain")]
+  assert timeless[0] == timeless[1]
 
 
 # ---- One step -----------------------------------------------------------------------------------
@@ -135,7 +155,7 @@ def test_the_classes_of_samples_are_part_of_the_generators_loss(float64):
       labels = random.uniform("label", [16], 0, 10, tf.int32)
   logits = model.discriminator(model.generator(z))[1]
   expected = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-  found = outputs[0.5]["generator"] - outputs[0.0]["generator"]
+  found = outputs[0.5]["loss/generator"] - outputs[0.0]["loss/generator"]
   np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-10)
   assert outputs[0.0]["penalty"] > 0
 

@@ -1,10 +1,15 @@
 """MAML: its updates are those of the paper's formulas, also through the inner loop."""
 
+import re
+
 from experiments import maml
 from experiments.maml import MAML
 from replicator import random
+from replicator.app import config
 from replicator.step import context
 from tests.experiments.line import gradients_of, one_step
+from tests.programs.processes import ROOT
+from tests.replicator.training.runs import MIRRORED_2
 
 import keras
 import numpy as np
@@ -60,7 +65,8 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
 
   expected = np.mean([loss(before[0], task) for task in range(TASKS)])
   of_all, of_pretrained = error(before[1], x.reshape(-1, 1), y.reshape(-1, 1))
-  np.testing.assert_allclose([scalars["loss"], scalars["pretrained"]], [expected, of_all],
+  np.testing.assert_allclose([scalars["loss/initial"], scalars["loss/pretrained"]], [expected,
+                                                                                     of_all],
                              rtol=1e-9)
   of_initial = [np.mean(each, 0) for each in zip(*map(gradients, range(TASKS)), strict=True)]
   for network, weights, wanted in zip((step.initial, step.pretrained), before,
@@ -70,6 +76,41 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
       np.testing.assert_allclose(value - variable.numpy(), gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("precision, tolerance", [
+    ("mixed_float16", 0.02), ("mixed_bfloat16", 0.05)])
+def test_the_first_step_in_half_precision_is_as_on_one_device(
+    precision, tolerance, tmp_path, capsys):
+  config.parse([str(ROOT / "configs/maml_sinusoids.gin")], [
+      "train.steps = 1", "train.steps_per_call = 1", "train.eval_every = 0", "train.log_every = 1",
+      "train.checkpoint_every = 0", "MAML.sizes = (5,)", "Replicator.jit_compile = False",
+      f"train.precision = '{precision}'", *MIRRORED_2])
+  maml.train_maml(str(tmp_path))
+  said = capsys.readouterr().out
+  assert float(re.search(r"first step: as on one device, (\S+)", said)[1]) < tolerance
+
+
 def test_an_evaluation_may_be_on_fewer_tasks_than_the_picture_has_room_for():
   found = maml.evaluate(maml.MAML(keras.optimizers.SGD, sizes=(4,)), 2)
   assert found.images["samples"].ndim == 3 and np.isfinite(list(found.scalars.values())).all()
+
+
+def test_an_evaluation_has_the_errors_after_so_many_steps_of_each_network(float64):
+  keras.utils.set_random_seed(0)
+  step = MAML(lambda: keras.optimizers.SGD(1.0), POINTS, (3, 2), RATE)
+  tasks = [each.numpy() for each in maml.evaluation_tasks(2, POINTS)]
+
+  def errors(network, rate):
+    """Of 0 to 10 steps."""
+    found = np.zeros(11)
+    for x, y, query_x, query_y in zip(*tasks, strict=True):
+      weights = [v.numpy() for v in network.trainable_variables]
+      for count in range(11):
+        found[count] += error(weights, query_x, query_y)[0] / 2
+        weights = [w - rate * g for w, g in zip(weights, error(weights, x, y)[1], strict=True)]
+    return found
+
+  of_maml, pretrained = (errors(network, RATE) for network in (step.initial, step.pretrained))
+  best = np.min([pretrained, *(errors(step.pretrained, rate) for rate in (2e-3, 5e-3, 0.02))], 0)
+  assert maml.evaluate(step, 2).scalars == pytest.approx({
+      f"{name}_{count}": each[count] for count in (0, 1, 5, 10) for name, each in (
+          ("maml", of_maml), ("pretrained", pretrained), ("pretrained_best", best))}, rel=1e-9)

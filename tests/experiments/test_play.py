@@ -41,7 +41,7 @@ def test_returns_are_those_of_an_evaluation_and_the_film_shows_the_first_episode
 
 def test_a_film_shows_at_most_50_frames_a_second(monkeypatch, tmp_path):
   environments = types.SimpleNamespace(name="Fast-v0", settings=None, steps_per_second=100.0)
-  episodes = types.SimpleNamespace(actions=[np.zeros([1])] * 10)
+  episodes = types.SimpleNamespace(steps=[types.SimpleNamespace(actions=[np.zeros([1])] * 10)])
   asked = []
   monkeypatch.setattr(rendering, "frames", lambda settings, seed, actions, steps, height: (
       asked.extend(steps) or [np.full([240, 321, 3], 20 * step, np.uint8) for step in steps], ""))

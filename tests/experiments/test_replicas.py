@@ -4,11 +4,11 @@ import contextlib
 import pathlib
 from collections.abc import Callable
 
-from experiments.cyclegan import cyclegan
-from experiments.dmd2 import dmd2
-from experiments.domain_adaptation import domain_adaptation
-from experiments.maml import maml
-from experiments.resnet import resnet
+from experiments.cyclegan import train_cyclegan
+from experiments.dmd2 import train_dmd2
+from experiments.domain_adaptation import train_domain_adaptation
+from experiments.maml import train_maml
+from experiments.resnet import train_resnet
 from replicator.app import config
 from tests.experiments.tiny_gans import GANS, MIRRORED, ROOT
 from tests.programs import logs
@@ -21,21 +21,24 @@ COMMON = ["train.precision = 'float64'", "train.steps = 3", "train.log_every = 1
           "train.global_batch_size = 4", "Replicator.jit_compile = False",
           "train.check_first_step = False"]
 SETTINGS = {  # The configuration, and what makes it tiny.
-    maml: ("maml_sinusoids", ["MAML.sizes = (5,)", "maml.new_tasks = 6"]),
-    domain_adaptation: ("domain_adaptation_digits", [
+    train_maml: ("maml_sinusoids", ["MAML.sizes = (5,)", "train_maml.new_tasks = 6"]),
+    train_domain_adaptation: ("domain_adaptation_digits", [
         "train.global_batch_size = 8", "DomainAdaptation.adaptation_start = 2"]),
-    cyclegan: ("cyclegan_shapes16", [
-        "Shapes.resolution = 8", "Shapes.size = 48", "CycleGANGenerator.width = 2",
-        "CycleGANGenerator.blocks = 1", "PatchDiscriminator.width = 4", "CycleGAN.pool_size = 5",
+    train_cyclegan: ("cyclegan_shapes16", [
+        "Shapes.resolution = 8", "Shapes.size = 48", "CycleGANGenerator.base_channels = 2",
+        "CycleGANGenerator.blocks = 1", "PatchDiscriminator.base_channels = 4",
+        "CycleGAN.pool_size = 5",
         "train.eval_every = 0"]),
-    dmd2: ("dmd2_gaussians", ["DenoisingMLP.units = 4", "generator/wrap_optimizer.every = 2"]),
-    resnet: ("resnet_digits", [
-        "ResNet.width = 0.25", "train.global_batch_size = 32", "ImageClassifier.mix = @CutMix",
-        "ImageClassifier.augment = @FlipAndShift", "resnet.data = @Augmented",
+    train_dmd2: ("dmd2_gaussians", ["DenoisingMLP.units = 4",
+                                    "generator/wrap_optimizer.every = 2"]),
+    train_resnet: ("resnet_digits", [
+        "ResNet.width_multiplier = 0.25", "train.global_batch_size = 32",
+        "ImageClassifier.mix = @CutMix",
+        "ImageClassifier.augment = @FlipAndShift", "train_resnet.data = @Augmented",
         "Augmented.data = @Digits", "Augmentation.contrast = 0.4"]),
-    **{gan.main: (gan.file, [*gan.bindings, "train.global_batch_size = 32",
+    **{gan.main: (gan.file, [*gan.bindings, "train.global_batch_size = 16",
                              "train.eval_every = 0"]) for gan in GANS.values()}}
-MEASURED = (maml, domain_adaptation, dmd2, resnet)
+MEASURED = (train_maml, train_domain_adaptation, train_dmd2, train_resnet)
 CENTRAL = ["Replicator.strategy = 'central_storage'", "Replicator.logical_cpus = 2"]
 PARTS = ["microbatch.n = 2"]
 
@@ -58,7 +61,7 @@ def one(tmp_path_factory):
     key = (program, *settings)
     if key not in made:
       made[key] = train(program, tmp_path_factory.mktemp("one"), settings,
-                        is_compiled=program in (cyclegan, domain_adaptation))
+                        is_compiled=program in (train_cyclegan, train_domain_adaptation))
     return made[key]
 
   return of
@@ -73,9 +76,11 @@ COMPILED = [
     (MAIN["r3gan"], ["microbatch.n = 4"], [])]
 LINE_BY_LINE = [
     *((program, MIRRORED[2], []) for program in (
-        maml, domain_adaptation, resnet, cyclegan, dmd2, MAIN["bigan"], MAIN["bigbigan"],
+        train_maml, train_domain_adaptation, train_resnet, train_cyclegan, train_dmd2,
+        MAIN["bigan"], MAIN["bigbigan"],
         MAIN["r3gan"])),
-    (cyclegan, PARTS, []), (dmd2, PARTS, []), (MAIN["gan"], MIRRORED[4], []),
+    (train_cyclegan, PARTS, []), (train_dmd2, PARTS, []), (MAIN["gan"], MIRRORED[4], []),
+    (MAIN["gan"], MIRRORED[8], []),
     # Statistics cover one micro-batch over all replicas, not the full batch.
     (MAIN["gan"], MIRRORED[2], [*PARTS, "GAN.discriminator_updates = 1"])]
 

@@ -2,7 +2,7 @@
 
 import replicator
 from experiments import resnet
-from models.vision.images.image_source import InMemoryImages
+from models.vision.images.image_source import InMemoryImages, read
 from replicator.app import config
 from replicator.errors import UsageError
 from replicator.step import context
@@ -24,7 +24,7 @@ def configure(*bindings: str) -> None:
 
 
 def classifier(*bindings: str) -> resnet.ImageClassifier:
-  configure("ResNet.width = 0.125", *bindings)
+  configure("ResNet.width_multiplier = 0.125", *bindings)
   return resnet.ImageClassifier(10, 1)
 
 
@@ -43,7 +43,7 @@ def test_an_evaluation_of_the_users_measures_what_is_held_out(monkeypatch):
   configure()
   monkeypatch.setattr(replicator, "train", lambda step, source, evaluate, workdir: None)
   measured = []
-  resnet.resnet("run", evaluation=lambda images: measured.append(images.size))
+  resnet.train_resnet("run", evaluation=lambda images: measured.append(images.size))
   assert measured == [359]
 
 
@@ -78,7 +78,8 @@ def test_a_step_is_of_mixtures_of_augmented_images():
   targets = 0.8 * (0.75 * classes[::-1] + 0.25 * classes) + 0.02
   scalars = one_step(step, BATCH)
   log_softmax = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-  np.testing.assert_allclose(scalars["loss"], -(targets * log_softmax).sum(1).mean(), rtol=1e-5)
+  np.testing.assert_allclose(scalars["loss/network"], -(targets * log_softmax).sum(1).mean(),
+                             rtol=1e-5)
   assert scalars["accuracy"] == np.mean(logits.argmax(1) == BATCH["label"][::-1])
   assert (step.network.linear.kernel.numpy() != before).any()
 
@@ -150,10 +151,28 @@ def test_validation_images_are_measured_and_the_others_trained_on(monkeypatch, t
   monkeypatch.setattr(replicator, "train", lambda step, data, evaluate, workdir: given.append(
       (data, evaluate)))
   everything, validation = source("a", "b"), source("a", "b")
-  resnet.resnet(str(tmp_path), lambda: everything, lambda: validation)
-  resnet.resnet(str(tmp_path), lambda: everything, held_out=0.25)
+  resnet.train_resnet(str(tmp_path), lambda: everything, lambda: validation)
+  resnet.train_resnet(str(tmp_path), lambda: everything, validation_split=0.25)
   (data, evaluate), (train_on, held_out) = given
   assert (data, evaluate.source) == (everything, validation)
   assert (train_on.size, held_out.source.size) == (3, 1)
-  with pytest.raises(UsageError, match=r"resnet\.validation: has 1 classes that are not the 2"):
-    resnet.resnet(str(tmp_path), lambda: everything, lambda: source("a"))
+  with pytest.raises(UsageError, match=r"train_resnet\.validation: has the classes c, and "
+                                       r"train_resnet\.data has a, b, without c; give "
+                                       "both the same names"):
+    resnet.train_resnet(str(tmp_path), lambda: everything, lambda: source("c"))
+
+
+def test_a_validation_set_without_a_class_is_measured_by_the_names_of_the_others(
+    monkeypatch, tmp_path, caplog):
+  given = []
+  monkeypatch.setattr(replicator, "train", lambda step, data, evaluate, workdir: given.append(
+      evaluate.source))
+  images = np.arange(3, dtype=np.uint8).reshape(3, 1, 1, 1)
+  data = InMemoryImages(images, np.arange(3), ("cat", "dog", "eel"))
+  resnet.train_resnet(str(tmp_path), lambda: data, lambda: InMemoryImages(
+      images, np.array([0, 1, 0]), ("eel", "cat")))
+  [found] = given
+  assert found.class_names == data.class_names and found.labels.tolist() == [2, 0, 2]
+  assert read(found, np.arange(3))[1].tolist() == [2, 0, 2]
+  assert caplog.messages == [
+      "train_resnet.validation: has no image of 1 of the 3 classes of train_resnet.data: dog"]

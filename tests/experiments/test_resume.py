@@ -30,7 +30,7 @@ class Run(NamedTuple):
   file: str
   bindings: list[str]
   launcher: Sequence[str] = ()
-  kills: int = 3
+  kills: int = 2
 
   def command(self, workdir: pathlib.Path) -> list[str]:
     return [*self.launcher, sys.executable, "-m", f"experiments.{self.experiment}",
@@ -41,25 +41,26 @@ class Run(NamedTuple):
 COMMON = ["train.steps = 80", "train.log_every = 10", "train.eval_every = 40",
           "train.checkpoint_every = 4", "train.steps_per_call = 2", "train.global_batch_size = 16",
           "Replicator.jit_compile = False"]
-_GAN = ["DCGANGenerator.width = 8", "DCGANDiscriminator.width = 8",
+_GAN = ["DCGANGenerator.base_channels = 8", "DCGANDiscriminator.base_channels = 8",
         "SampleQuality.num_samples = 100"]
 RUNS = {
-    "gan": Run("gan", "dcgan_digits", _GAN),
+    "gan": Run("gan", "dcgan_digits", _GAN, kills=3),
     "gan in two processes": Run(
         "gan", "dcgan_digits", [*_GAN, "Replicator.strategy = 'multi_worker_mirrored'"],
-        [sys.executable, "-m", "replicator", "launch", "--workers=2", "--"], kills=2),
+        [sys.executable, "-m", "replicator", "launch", "--workers=2", "--"]),
     # Images of the pool, and the order of both domains.
     "cyclegan": Run("cyclegan", "cyclegan_shapes16", [
-        "Shapes.size = 200", "CycleGANGenerator.width = 4", "CycleGANGenerator.blocks = 1",
-        "PatchDiscriminator.width = 4", "train.global_batch_size = 4"]),
+        "Shapes.size = 200", "CycleGANGenerator.base_channels = 4", "CycleGANGenerator.blocks = 1",
+        "PatchDiscriminator.base_channels = 4", "train.global_batch_size = 4"]),
     # Codes that the replicas count, and restart.
     "vqgan": Run("vqgan", "vqgan_shapes32", [
         "VQGAN.quantizer = @Codebook", "Codebook.num_codes = 16", "Shapes.size = 200",
-        "VQGANAutoencoder.width = 4", "PatchDiscriminator.width = 4", "FeatureMetrics.metrics = []",
+        "VQGANAutoencoder.base_channels = 4", "PatchDiscriminator.base_channels = 4",
+        "FeatureMetrics.metrics = []",
         "train.global_batch_size = 4"]),
     # A teacher with a center.
     "self_supervision": Run("self_supervision", "self_supervision_digits", [
-        "SelfSupervision.loss = @DINO", "ResNet.width = 0.25"]),
+        "SelfSupervision.loss = @DINO", "ResNet.width_multiplier = 0.25"]),
     "domain_adaptation": Run("domain_adaptation", "domain_adaptation_digits", [
         "DomainAdaptation.adaptation_start = 20"]),
     "diffusion": Run("diffusion", "diffusion_digits", [
@@ -67,11 +68,12 @@ RUNS = {
     # An update of three, and averaged weights.
     "dmd2": Run("dmd2", "dmd2_gaussians", [
         "DenoisingMLP.units = 8", "generator/wrap_optimizer.every = 3"]),
-    "maml": Run("maml", "maml_sinusoids", ["maml.new_tasks = 10"]),
+    "maml": Run("maml", "maml_sinusoids", ["train_maml.new_tasks = 10"]),
     # A policy that remembers, and sequences of a replay that is full.
     "world_model": Run("world_model", "world_model_pendulum", [
-        "Environments.number = 2", "Environments.episode_steps = 25", "RateLimiter.start = 60",
-        "RateLimiter.samples_per_insert = 4", "Exploration.random_steps = 40",
+        "Environments.number = 2", "Environments.max_episode_steps = 25",
+        "RateLimiter.learning_starts = 60", "RateLimiter.update_ratio = 0.25",
+        "Exploration.random_steps = 40",
         "Replay.capacity = 80", "SequenceReplay.length = 4", "Dreamer.horizon = 3",
         "RSSM.deterministic = 8", "RSSM.latents = 3", "RSSM.classes = 4", "RSSM.units = 8",
         "NormalizedMLP.units = 8", "WorldModel.embedding = 8", "TwoHot.bins = 11",

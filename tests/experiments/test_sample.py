@@ -1,18 +1,20 @@
 """`replicator sample`: pictures and data sets from the files of a run, by command."""
 
 import contextlib
+import importlib
 import json
 import pathlib
 import sys
 import zipfile
 
 from experiments import sample
-from experiments.bigbigan import bigbigan
+from experiments.bigbigan import train_bigbigan
 from experiments.d4pg import d4pg
-from experiments.gan import gan
-from experiments.logan import logan
-from experiments.resnet import resnet
-from experiments.sngan import sngan
+from experiments.gan import train_gan
+from experiments.logan import train_logan
+from experiments.resnet import train_resnet
+from experiments.sngan import train_sngan
+from replicator import UsageError
 from replicator.app import config, load
 from replicator.configuration import operative
 from replicator.training.callbacks.callback import Callback, installed
@@ -27,21 +29,22 @@ import pytest
 from PIL import Image
 
 STEP = 2
-NARROW_LOGAN = {"SNGANGenerator.width": 0.0625, "SNGANDiscriminator.width": 0.0625}
-NARROW_SNGAN = {**NARROW_LOGAN, "Encoder.width": 0.0625, "SNGAN.conditional": True}
-NARROW_DCGAN = {"DCGANGenerator.width": 2, "DCGANDiscriminator.width": 2}
-NARROW_BIGBIGAN = {"BigGANGenerator.width": 2, "BigGANDiscriminator.width": 2,
-                   "BigBiGANEncoder.width": 2}
+NARROW_LOGAN = {"SNGANGenerator.width_multiplier": 0.0625,
+                "SNGANDiscriminator.width_multiplier": 0.0625}
+NARROW_SNGAN = {**NARROW_LOGAN, "Encoder.width_multiplier": 0.0625, "SNGAN.conditional": True}
+NARROW_DCGAN = {"DCGANGenerator.base_channels": 2, "DCGANDiscriminator.base_channels": 2}
+NARROW_BIGBIGAN = {"BigGANGenerator.base_channels": 2, "BigGANDiscriminator.base_channels": 2,
+                   "BigBiGANEncoder.base_channels": 2}
 NARROW_AGENT = {"Policy.sizes": (16, 16), "Critic.sizes": (16, 16), "Replay.capacity": 80,
-                "Environments.episode_steps": 6}
+                "Environments.max_episode_steps": 6}
 EXPERIMENTS = {  # The main function, the configuration, and what makes networks small.
-    "sngan": (sngan, "sngan_digits", NARROW_SNGAN),
-    "gan": (gan, "dcgan_digits", NARROW_DCGAN),
-    "bigbigan": (bigbigan, "bigbigan_digits", NARROW_BIGBIGAN),
-    "logan": (logan, "logan_digits", NARROW_LOGAN),
-    "double": (sngan, "sngan_digits", {**NARROW_SNGAN, "train.precision": "float64"}),
+    "sngan": (train_sngan, "sngan_digits", NARROW_SNGAN),
+    "gan": (train_gan, "dcgan_digits", NARROW_DCGAN),
+    "bigbigan": (train_bigbigan, "bigbigan_digits", NARROW_BIGBIGAN),
+    "logan": (train_logan, "logan_digits", NARROW_LOGAN),
+    "double": (train_sngan, "sngan_digits", {**NARROW_SNGAN, "train.precision": "float64"}),
     "d4pg": (d4pg, "d4pg_pendulum", NARROW_AGENT),
-    "resnet": (resnet, "resnet_digits", {"ResNet.width": 0.25})}
+    "resnet": (train_resnet, "resnet_digits", {"ResNet.width_multiplier": 0.25})}
 
 
 class SavingFirst(Callback):
@@ -121,9 +124,19 @@ def test_image_i_of_a_seed_is_the_same_whatever_the_count(run, loaded_once, tmp_
   many = files_in(sampled(run, tmp_path / "many.zip", "--count=40"))
   other = files_in(sampled(run, tmp_path / "other", "--count=3", "--seed=1"))
   assert list(few) and few.items() <= many.items() and len(many) == 40
-  assert sorted(few) == [f"{i:08d}-class{i}.png" for i in range(3)]
+  # The classes of the digits have 178, 182, 177, 183, 181, 182, 181, 179, 174 and 180 images.
+  assert sorted(few) == ["00000000-class3.png", "00000001-class1.png", "00000002-class5.png"]
   assert few.keys() == other.keys() and all(few[name] != other[name] for name in few)
   assert pixels(tmp_path / "few" / "00000001-class1.png").shape == (8, 8)
+
+
+def test_a_data_set_has_the_shares_of_the_data_unless_it_is_balanced(run, loaded_once, tmp_path,
+                                                                     capsys):
+  sampled(run, tmp_path / "a.zip", "--count=3")
+  assert "3 samples, classes in the shares of the data, of " in capsys.readouterr().out
+  equal = files_in(sampled(run, tmp_path / "b.zip", "--count=3", "--balanced"))
+  assert sorted(equal) == [f"{i:08d}-class{i}.png" for i in range(3)]
+  assert "3 samples, classes in equal shares, of " in capsys.readouterr().out
 
 
 def test_truncation_changes_the_images(run, loaded_once, tmp_path):
@@ -144,7 +157,7 @@ def test_a_walk_is_a_strip_or_an_animation(run, loaded_once, tmp_path):
 def test_images_are_shown_beside_their_reconstructions(run, loaded_once, tmp_path):
   folder = sampled(run, tmp_path / "images", "--count=3")
   pairs = pixels(sampled(run, tmp_path / "pairs.png", f"--reconstruct={folder}", "--classes=0,1,2"))
-  original = pixels(folder / "00000000-class0.png").repeat(4, 0).repeat(4, 1)
+  original = pixels(folder / "00000000-class3.png").repeat(4, 0).repeat(4, 1)
   np.testing.assert_array_equal(pairs[1:33, 1:33, 0], original)
 
 
@@ -170,8 +183,10 @@ REFUSED = {
     "--out=x.zip --interpolate --seed=1,2": "a .png file or a .webp file with --interpolate",
     "--out=setup.cfg": "--out=setup.cfg: write the name",
     "--out=docs": "--out=docs: exists; write another name, or remove it",
-    "--out=x --classes=3,10": "class 10: the GAN has the classes 0 to 9",
-    "--out=x --classes=three": "'three': write whole numbers",
+    "--out=x --classes=3,10": "class '10': the classes are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
+    "--out=x --classes=three": "class 'three': the classes are 0, 1, 2",
+    "--out=x.png --balanced": "--balanced: is for a data set of all classes; leave it out, since",
+    "--out=x --balanced --classes=3": "is for a data set of all classes; leave it out, or --cla",
     "--out=x --truncation=0": "--truncation=0: must be above 0, such as 0.5",
     "--out=x --truncation=nan": "--truncation=nan: must be above 0",
     "--out=x --count=0": "--count=0: must be at least 1",
@@ -184,9 +199,9 @@ REFUSED = {
     "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",
     "--out=x.png --reconstruct=gone": "gone: no such folder or file; write a folder",
     "--out=x.png --reconstruct=docs": "the generator needs the classes of the images",
-    "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no codes",
+    "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no latents",
     "--out=x.png --reconstruct=docs --interpolate": "not allowed with argument",
-    "--out=x --gin_param=SNGANGenerator.widht=1": "Did you mean 'width'"}
+    "--out=x --gin_param=SNGANGenerator.width_multiplyer=1": "Did you mean 'width_multiplier'"}
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -200,4 +215,33 @@ def test_a_bad_command_is_one_line(words, run, loaded, capsys, monkeypatch):
   assert not pathlib.Path("x").exists() and not pathlib.Path("x.png").exists()
 
 
-# ---- As a user does it --------------------------------------------------------------------------
+# ---- What a command asks of a run ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag, step", [("--step=7", 7), ("--step=best", "best"), ("", None)])
+@pytest.mark.parametrize("command", ["sample", "export", "play", "evaluate"])
+def test_each_command_loads_the_step_that_is_named(command, flag, step, run, tmp_path, monkeypatch):
+  if command == "play":
+    pytest.importorskip("pygame")
+  asked = []
+
+  def load_run(run, step, *_):
+    asked.append(step)
+    raise UsageError("that is enough")
+  monkeypatch.setattr(load, "load_run", load_run)
+  flags = {"evaluate": [f"--fake={run}", "--real=digits", "--metrics=swd"],
+           "play": [f"--run={run}"]}
+  module = importlib.import_module(f"experiments.{command}")
+  words = flags.get(command, [f"--run={run}", f"--out={tmp_path / 'out'}"])
+  assert module.main([*words, *[flag] * bool(flag)]) == 2
+  assert asked == [step]
+
+
+def test_standing_statistics_are_of_codes_that_are_truncated_as_the_samples(
+    run, loaded, loaded_once, tmp_path, monkeypatch):
+  asked = []
+  monkeypatch.setattr(sample.sampling, "set_standing_statistics",
+                      lambda gan, *settings: asked.append((gan, *settings)))
+  for number, flags in enumerate((["--truncation=0.5"], [])):
+    sampled(run, tmp_path / f"{number}", "--count=1", "--standing_statistics=4", *flags)
+  assert asked == [(loaded[0].module, 4, 0.5), (loaded[0].module, 4, None)]

@@ -1,6 +1,7 @@
 """Self-supervision: its step on one replica and on several, its teacher, and what it measures."""
 
 import functools
+from types import SimpleNamespace
 
 from experiments import self_supervision
 from models.vision.augmentation.random_view import Augmented, TwoViews
@@ -37,8 +38,8 @@ class Flat(keras.Model):
 
 def step_of(loss, hidden=()) -> self_supervision.SelfSupervision:
   return self_supervision.SelfSupervision(
-      1, loss=loss, optimizer=lambda: keras.optimizers.SGD(0.1), network=Flat, hidden=hidden,
-      outputs=4)
+      1, loss=loss, optimizer=lambda: keras.optimizers.SGD(0.1), network=Flat,
+      hidden_sizes=hidden, projection_dim=4)
 
 
 def test_byol_predicts_the_projection_that_the_averaged_weights_give(float64):
@@ -55,10 +56,10 @@ def test_byol_predicts_the_projection_that_the_averaged_weights_give(float64):
   unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
   projected = lambda x: (x @ w + b) @ v + c
   target = lambda x: unit((x @ averages[0] + averages[1]) @ averages[2] + averages[3])
-  close(found["loss"], sum(
+  close(found["loss/network"], sum(
       2 - 2 * (unit(projected(x) @ p + d) * target(y)).sum(1).mean()
       for x, y in ((first, second), (second, first))), 1e-9)
-  close(found["spread"], 1 - (unit(projected(first)).mean(0) ** 2).sum(), 1e-9)
+  close(found["projection_variance"], 1 - (unit(projected(first)).mean(0) ** 2).sum(), 1e-9)
   # The averages moved by half of the way, and nothing else changed them: no gradient.
   for average, before, value in zip(step.optimizer.averages, averages,
                                     step.optimizer.variables_updated, strict=True):
@@ -90,13 +91,34 @@ def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():
       return tf.one_hot(np.minimum(images[:, 0, 0, 0] // 40, 1), 2)
 
   evaluation = FeatureEvaluator(source(slice(30)), source(slice(30, 60)), 20)(Step())
-  assert evaluation.scalars["pixel_nn"] == evaluation.scalars["pixel_linear"] == 1
-  assert evaluation.scalars["knn"] == pytest.approx(2 / 3, abs=0.05)
+  assert (evaluation.scalars["pixel_nn_accuracy"]
+          == evaluation.scalars["pixel_linear_probe_accuracy"] == 1)
+  assert evaluation.scalars["knn_accuracy"] == pytest.approx(2 / 3, abs=0.05)
   assert "30 held-out images" in evaluation.method and "labels of 20" in evaluation.method
   assert evaluation.images["samples"].dtype == np.uint8
   fewer_than_neighbors = FeatureEvaluator(source(slice(4)), source(slice(30, 60)))(Step())
-  assert fewer_than_neighbors.scalars["pixel_nn"] == 1
+  assert fewer_than_neighbors.scalars["pixel_nn_accuracy"] == 1
   one = InMemoryImages(images, np.zeros(60), ("all",))
   evaluation = FeatureEvaluator(one, one)(Step())
   assert evaluation.scalars == {} and "all labeled images are of one class" in evaluation.method
   assert evaluation.images["samples"].dtype == np.uint8
+
+
+def test_features_are_of_images_from_minus_one_to_one(float64):
+  step = step_of(losses.SimCLR)
+  w, b = (x.numpy() for x in step.network.trainable_variables)
+  images = np.random.default_rng(1).integers(0, 256, [3, 2, 2, 1], np.uint8)
+  close(step.features(images), (images.reshape(3, 4) / 127.5 - 1) @ w + b, 1e-9)
+
+
+def test_accuracies_are_those_on_held_out_images():
+  images = 80 * (np.arange(60) % 3).astype(np.uint8)[:, None, None, None] * np.ones(
+      [1, 2, 2, 1], np.uint8)
+  labels = np.arange(60) % 3
+  names = ("a", "b", "c")
+  step = SimpleNamespace(features=lambda images: tf.one_hot(images[:, 0, 0, 0] // 80, 3))
+  others = InMemoryImages(images[:30], (labels[:30] + (np.arange(30) < 12)) % 3, names)
+  found = FeatureEvaluator(InMemoryImages(images, labels, names), others)(step).scalars
+  assert found == pytest.approx(dict.fromkeys((
+      "knn_accuracy", "linear_probe_accuracy", "pixel_nn_accuracy", "pixel_linear_probe_accuracy"),
+      0.6))

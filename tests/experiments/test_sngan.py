@@ -33,9 +33,10 @@ def test_default_job_learns_the_digits(tmp_path):
   # A fifth of its steps, of half of its images and with narrower networks: all take minutes.
   done = forked("-m", "experiments.sngan", "--gin_file=configs/sngan_digits.gin",
                 f"--workdir={tmp_path}", *(f"--gin_param={setting}" for setting in (
-                  "train.steps = 400", "train.eval_every = 400", "train.global_batch_size = 64",
-                  "SNGANGenerator.width = 0.125", "SNGANDiscriminator.width = 0.25",
-                  "Encoder.width = 0.25", "LinearDecay.learning_rate = 8e-4",
+                  "train.steps = 400", "train.eval_every = 400", "train.global_batch_size = 32",
+                  "SNGANGenerator.width_multiplier = 0.125",
+                  "SNGANDiscriminator.width_multiplier = 0.25",
+                  "Encoder.width_multiplier = 0.25", "linear.initial = 8e-4",
                   "generator/wrap_optimizer.ema_decay = 0.98")))
   assert done.stderr == ""
   logged = rows(tmp_path)

@@ -1,14 +1,15 @@
-"""Every GAN: a step makes the updates of its formulas, each from its own images, labels and codes.
+"""Every GAN: a step makes the updates of its formulas, each of its own images, labels and latents.
 
 No two sizes are equal, and every network depends on all that it gets. So a wrong image, label or
-code, or a wrong network, changes a loss.
+latent, or a wrong network, changes a loss.
 """
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from models.gan.networks.bigbigan import CodeDistribution, PairScores
+from models.gan.networks.bigbigan import LatentDistribution, PairScores
+from models.vision.images.classes import Classes
 from replicator import random
 from replicator.step import context
 from tests.experiments.line import Whole, descend, one_step
@@ -41,7 +42,7 @@ class Faded:
 
 
 def moved(score: Callable[[tf.Tensor], tf.Tensor], z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """Codes of a latent optimization, and its cost."""
+  """Latents of a latent optimization, and its cost."""
   return z + 0.3 * score(z)[:, tf.newaxis], 0.2 * mean(score(z))
 
 
@@ -69,7 +70,7 @@ def build(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return GANS[name].step(
         IMAGE, generator=lambda *_: Whole(LATENT, IMAGE), discriminator=lambda *_: Whole(
             PIXELS + LATENT, (3,), lambda x: PairScores(*tf.unstack(x, axis=1))),
-        encoder=lambda *_: Whole(PIXELS, (2, LATENT), lambda x: CodeDistribution(
+        encoder=lambda *_: Whole(PIXELS, (2, LATENT), lambda x: LatentDistribution(
             x[:, 0], tf.exp(x[:, 1]))), **options)
   if name == "bigan":
     networks["discriminator"] = lambda *_, **__: Whole(PIXELS + 1 + LATENT, ())
@@ -80,7 +81,7 @@ def build(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     networks = {}
   elif name != "gan":
     del networks["encoder"]
-  step = GANS[name].step(IMAGE, CLASSES, conditional=True, **networks, **options)
+  step = GANS[name].step(IMAGE, Classes.numbered(CLASSES), conditional=True, **networks, **options)
   if name == "r3gan":
     assert [penalty.name for penalty in step.penalties] == ["r1", "r2"]
     step.penalties = [products]
@@ -89,7 +90,7 @@ def build(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 # ---- The formulas -------------------------------------------------------------------------------
 
-# Images x and their labels y; codes z, and labels k for samples.
+# Images x and their labels y; latents z, and labels k for samples.
 
 
 def scores(name: str, step: Any) -> tuple[Callable, Callable]:
@@ -99,8 +100,8 @@ def scores(name: str, step: Any) -> tuple[Callable, Callable]:
     return lambda x, y: d(x, y, step.encoder(x)), lambda z, k: d(g(z, k), k, z)
   if name == "bigbigan":
     noise = lambda: random.normal("code", [SIZE, LATENT])
-    code = lambda codes: codes.mean + codes.scale * noise()
-    return lambda x, y: d(x, code(step.encoder(x))), lambda z, k: d(g(z), z)
+    latent = lambda latents: latents.mean + latents.scale * noise()
+    return lambda x, y: d(x, latent(step.encoder(x))), lambda z, k: d(g(z), z)
   seen = (lambda x: 0.5 * x + 0.2) if "augment" in OPTIONS[name] else lambda x: x
   return lambda x, y: d(seen(x), y), lambda z, k: d(seen(g(z, k)), k)
 
@@ -155,7 +156,7 @@ def step_by_hand(name: str, step: Any) -> tuple[dict[str, np.ndarray], list[np.n
                                      LABELS[part::parts], z, k)
       return loss
 
-    found[network] = descend(getattr(step, network).trainable_variables, loss)
+    found[f"loss/{network}"] = descend(getattr(step, network).trainable_variables, loss)
     if network == "discriminator":
       real, fake = compared
       real_scores.append(real)

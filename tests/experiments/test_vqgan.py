@@ -6,7 +6,13 @@ from experiments import vqgan
 from models.gan.networks.quantizers import FSQ, Codebook
 from models.vision.images.image_source import InMemoryImages
 from replicator.app import config
-from tests.experiments.line import assert_scalars, gradients_of, one_step
+from tests.experiments.line import (
+  AVERAGING,
+  assert_scalars,
+  gradients_of,
+  one_step,
+  with_averages,
+)
 from tests.experiments.tiny_gans import MIRRORED
 from tests.programs.capabilities import eagerly
 from tests.programs.closeness import close
@@ -97,9 +103,10 @@ def test_a_step_makes_the_updates_of_the_formulas(parts, float64):
   usage = np.bincount(nearest, minlength=4) / 16
   used = usage[usage > 0]
   assert_scalars(found, {
-      **losses, "weight": weight, "perplexity": np.exp(-(used * np.log(used)).sum()),
-      "generator": (losses["reconstruction"] + losses["commitment"]
-                    + weight * losses["adversarial"])})
+      **{f"loss/{name}": loss for name, loss in losses.items()}, "adaptive_weight": weight,
+      "perplexity": np.exp(-(used * np.log(used)).sum()),
+      "loss/autoencoder": (losses["reconstruction"] + losses["commitment"]
+                           + weight * losses["adversarial"])})
   for i, (variable, value) in enumerate(zip(variables, before, strict=True)):
     gradient = (of["reconstruction"][i] + of["commitment"][i] + weight * of["adversarial"][i]
                 if i < 4 else of["discriminator"][i])
@@ -151,5 +158,17 @@ def test_reconstructions_are_measured(monkeypatch, tmp_path):
   used = usage[usage > 0]
   assert evaluation.scalars == pytest.approx({
       "psnr": psnr, "perplexity": np.exp(-(used * np.log(used)).sum()),
-      "used_codes": len(used) / 20, "reconstruction_frechet_distance": 3.0}, rel=1e-5)
+      "codebook_usage": len(used) / 20, "reconstruction_frechet_distance": 3.0}, rel=1e-5)
   assert evaluation.images["samples"].dtype == np.uint8
+
+
+def test_reconstructions_are_those_of_the_averages(float64):
+  config.parse([], [AVERAGING])
+  step = made(codebook)
+  e, e_bias, w, w_bias = with_averages(step.optimizers["autoencoder"])
+  vectors = (IMAGES.reshape(8, 4) / 127.5 - 1) @ e + e_bias
+  book = step.quantizer.codes.numpy()
+  nearest = ((vectors.reshape(16, 1, DIM) - book) ** 2).sum(2).argmin(1)
+  images, indices = step.reconstruct(IMAGES)
+  close(tf.reshape(images, [8, 4]), book[nearest].reshape(8, 2 * DIM) @ w + w_bias, 1e-9)
+  assert indices.numpy().ravel().tolist() == nearest.tolist()

@@ -22,12 +22,12 @@ import tensorflow as tf
 N, T, HORIZON, SHAPE, ACTIONS = 2, 4, 3, (2,), 1
 D, L, K, UNITS, BINS = 3, 2, 3, 3, 5
 MIX, RATE, DISCOUNT, LAMBDA, ENTROPY, SLOW = 0.2, 0.5, 0.9, 0.8, 0.3, 0.7
-DYNAMICS, REPRESENTATION, FREE, DECAY = 1.0, 0.1, 0.3, 0.99
+DYNAMICS, REPRESENTATION, FREE, DECAY, TAU = 1.0, 0.1, 0.3, 0.99, 0.1
 SETTINGS = [
     f"RSSM.deterministic = {D}", f"RSSM.latents = {L}", f"RSSM.classes = {K}",
     f"RSSM.units = {UNITS}", f"RSSM.uniform_mix = {MIX}", f"NormalizedMLP.units = {UNITS}",
     "NormalizedMLP.layers = 1", "WorldModel.embedding = 2", f"WorldModel.free_nats = {FREE}",
-    f"TwoHot.bins = {BINS}", "TwoHot.limit = 2.0", "critic/wrap_optimizer.ema_decay = 0.9",
+    f"TwoHot.bins = {BINS}", "TwoHot.limit = 2.0",
     f"SequenceReplay.length = {T}", "Replay.capacity = 20"]
 _draw = np.random.default_rng(0)
 BATCH = Sequences(
@@ -122,9 +122,10 @@ class Model:
     states, posterior, prior = self.observed(batch, uniform)
     goes_on = self.goes_on(states)[..., 0]
     terms = {
-        "reconstruction": ((self.decoder(states) - symlog(batch.observation)) ** 2).sum(-1),
-        "reward": cross_entropy(batch.reward, self.reward(states)),
-        "continues": -np.log(np.where(batch.terminated, 1 - sigmoid(goes_on), sigmoid(goes_on)))}
+        "loss/reconstruction": ((self.decoder(states) - symlog(batch.observation)) ** 2).sum(-1),
+        "loss/reward": cross_entropy(batch.reward, self.reward(states)),
+        "loss/continues": -np.log(np.where(batch.terminated, 1 - sigmoid(goes_on),
+                                           sigmoid(goes_on)))}
     loss = sum(terms.values()) + (DYNAMICS * nats(divergence(real(posterior), prior))
                                   + REPRESENTATION * nats(divergence(posterior, real(prior))))
     terms["divergence"] = divergence(real(posterior), prior)
@@ -152,8 +153,8 @@ def agent(float64, monkeypatch):
   """An agent with random weights and another slow critic, which samples `BATCH`."""
   gin.parse_config(SETTINGS)
   agent = lone_agent(lambda *parts: world_model.Dreamer(
-      *parts, HORIZON, DISCOUNT, LAMBDA, ENTROPY, SLOW), SHAPE, ACTIONS, N,
-                     Sequences(*map(tf.constant, BATCH)), monkeypatch)
+      *parts, HORIZON, DISCOUNT, return_lambda=LAMBDA, entropy_coefficient=ENTROPY, tau=TAU,
+      slow_weight=SLOW), SHAPE, ACTIONS, N, Sequences(*map(tf.constant, BATCH)), monkeypatch)
   agent.return_range.average.assign(1.5)
   return agent
 
@@ -165,13 +166,17 @@ def values_of(variables) -> list[np.ndarray]:
 def test_a_step_makes_the_updates_of_the_formulas(agent):
   owned = {name: agent.optimizers[name].variables_updated for name in agent.optimizers}
   before = {name: values_of(variables) for name, variables in owned.items()}
-  slow = mlp(values_of(agent.optimizers["critic"].averages))
+  averages = values_of(agent.optimizers["critic"].averages)
+  slow = mlp(averages)
   with context.entered(tf.constant(0, tf.int64)):
     of_posterior = random.uniform("posterior", [N, T, L]).numpy()
     noise = random.normal("policy", [N, T, HORIZON, ACTIONS]).numpy().reshape([N * T, HORIZON, -1])
     of_prior = random.uniform("prior", [N, T, HORIZON, L]).numpy().reshape([N * T, HORIZON, L])
   scalars = one_step(agent)
   after = {name: values_of(variables) for name, variables in owned.items()}
+  for old, new, found in zip(averages, after["critic"], agent.optimizers["critic"].averages,
+                             strict=True):
+    np.testing.assert_allclose(found, TAU * new + (1 - TAU) * old, rtol=1e-12)
 
   _, terms, states = Model(before["model"]).losses(BATCH, of_posterior)
   policy, critic = mlp(before["policy"]), mlp(before["critic"])
@@ -203,7 +208,7 @@ def test_a_step_makes_the_updates_of_the_formulas(agent):
   assert_scalars(scalars, {
       **terms, "value": returns.mean(), "return_range": width,
       "entropy": entropy_of(normal(policy(seen))[1]).mean(),
-      "critic": critic_loss(before["critic"])})
+      "loss/critic": critic_loss(before["critic"])})
   for name, loss in (("policy", policy_loss), ("critic", critic_loss), (
       "model", lambda weights: Model(weights).losses(BATCH, of_posterior)[0])):
     for old, new, gradient in zip(before[name], after[name], gradients_of(loss, before[name]),

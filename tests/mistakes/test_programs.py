@@ -8,13 +8,13 @@ import pathlib
 import runpy
 import shutil
 
-from experiments.cyclegan import cyclegan
-from experiments.dmd2 import dmd2
-from experiments.domain_adaptation import domain_adaptation
-from experiments.maml import maml
-from experiments.resnet import resnet
-from experiments.self_supervision import self_supervision
-from experiments.sngan import sngan
+from experiments.cyclegan import train_cyclegan
+from experiments.dmd2 import train_dmd2
+from experiments.domain_adaptation import train_domain_adaptation
+from experiments.maml import train_maml
+from experiments.resnet import train_resnet
+from experiments.self_supervision import train_self_supervision
+from experiments.sngan import train_sngan
 from replicator import app
 from tests.mistakes.conftest import DIGITS, FAILED, USAGE, assert_line
 
@@ -164,7 +164,7 @@ FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
 
 @pytest.mark.parametrize("words, line", FLAGS, ids=lambda value: " ".join(value)[:50])
 def test_flags(words, line, run):
-  assert_line(run(sngan, words), USAGE, line)
+  assert_line(run(train_sngan, words), USAGE, line)
 
 
 # ---- gin ----------------------------------------------------------------------------------------
@@ -174,10 +174,11 @@ SETTINGS = [  # What was written into a gin file, and the line.
     ("adam/generator.learning_rate = 1e-4", "nothing configurable is called 'generator'. Scopes "
                                             "come first: write generator/adam.learning_rate"),
     ("generator/learning_rate = 1e-4",
-     "the macro generator/learning_rate is never used. Did you mean generator/LinearDecay..."),
+     "the macro generator/learning_rate is never used. Did you mean "
+     "generator/adam.learning_rate..."),
     ("generator/SNGAN.loss = @wgan",
      "nothing configurable is called 'wgan'. Write one of: @hinge, @least_squares, ..."),
-    ("sngan.data = @Pictures",
+    ("train_sngan.data = @Pictures",
      "nothing configurable is called 'Pictures'. Write one of: @Augmented, @Digits, ..."),
 ]
 
@@ -185,41 +186,46 @@ SETTINGS = [  # What was written into a gin file, and the line.
 @pytest.mark.parametrize("setting, line", SETTINGS, ids=lambda value: value[:40])
 def test_gin(setting, line, run, folder):
   (folder / "mine.gin").write_text(f"include 'configs/sngan_digits.gin'\n\n{setting}\n")
-  assert_line(run(sngan, ["--gin_file=mine.gin"]), USAGE, f"mine.gin:3: {line}")
+  assert_line(run(train_sngan, ["--gin_file=mine.gin"]), USAGE, f"mine.gin:3: {line}")
 
 
 # ---- Values -------------------------------------------------------------------------------------
 
 OTHER = ": SGD has a weight_decay of 0.0001 as well; leave out one of the two"
 VALUES = [  # The program, the gin file, bindings, and the line, or what follows the binding in it.
-    (maml, "maml_sinusoids", ["MAML.inner_rate = 0.0"], ": must be positive"),
-    (maml, "maml_sinusoids", ["MAML.inner_steps = 0"], ": must be at least 1"),
-    (maml, "maml_sinusoids", ["maml.new_tasks = 0"], ": must be at least 1"),
-    (domain_adaptation, "domain_adaptation_digits", ["DomainAdaptation.adaptation_start = 0"],
+    (train_maml, "maml_sinusoids", ["MAML.inner_rate = 0.0"], ": must be positive"),
+    (train_maml, "maml_sinusoids", ["MAML.inner_steps = 0"], ": must be at least 1"),
+    (train_maml, "maml_sinusoids", ["train_maml.new_tasks = 0"], ": must be at least 1"),
+    (train_domain_adaptation, "domain_adaptation_digits", ["DomainAdaptation.adaptation_start = 0"],
      ": must be at least 1"),
-    (domain_adaptation, "domain_adaptation_digits", ["domain_adaptation.held_out = 1.0"],
-     "held_out = 1.0: holds out 1797 of 1797 images, ...; write a share such as 0.2"),
-    (dmd2, "dmd2_gaussians", ["DMD2.first = 0.99"],
+    (train_domain_adaptation, "domain_adaptation_digits",
+     ["train_domain_adaptation.validation_split = 1.0"],
+     "validation_split = 1.0: holds out 1797 of 1797 images, ...; write a share such as 0.2"),
+    (train_dmd2, "dmd2_gaussians", ["DMD2.first = 0.99"],
      " and DMD2.last = 0.98: positions rise, and are in [0, 1]"),
-    (dmd2, "dmd2_gaussians", ["DenoisingMLP.units = 0"], ": must be at least 1"),
-    (cyclegan, "cyclegan_shapes16", ["CycleGAN.cycle_weight = -1.0"], ": must not be negative"),
-    (cyclegan, "cyclegan_shapes16", ["CycleGAN.pool_size = 0"], ": must be at least 1"),
-    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.resolution = 12"],
-     "cyclegan.a has image_shape (16, 16, 3), and cyclegan.b (12, 12, 3): they must be the same"),
-    (cyclegan, "cyclegan_shapes16", ["outlined/Shapes.size = 9"],
-     "cyclegan.a has size ..., and cyclegan.b 9: they must be the same"),
-    (resnet, "resnet_digits", ["ImageClassifier.label_smoothing = 1.0"], ": must be in [0, 1)"),
-    (resnet, "resnet_digits", ["sgd.weight_decay = 1e-4"],
+    (train_dmd2, "dmd2_gaussians", ["DenoisingMLP.units = 0"], ": must be at least 1"),
+    (train_cyclegan, "cyclegan_shapes16", ["CycleGAN.cycle_weight = -1.0"],
+     ": must not be negative"),
+    (train_cyclegan, "cyclegan_shapes16", ["CycleGAN.pool_size = 0"], ": must be at least 1"),
+    (train_cyclegan, "cyclegan_shapes16", ["outlined/Shapes.resolution = 12"],
+     "train_cyclegan.a has image_shape (16, 16, 3), and train_cyclegan.b (12, 12, 3): they must "
+     "be the same"),
+    (train_cyclegan, "cyclegan_shapes16", ["outlined/Shapes.size = 9"],
+     "train_cyclegan.a has size ..., and train_cyclegan.b 9: they must be the same"),
+    (train_resnet, "resnet_digits", ["ImageClassifier.label_smoothing = 1.0"],
+     ": must be in [0, 1)"),
+    (train_resnet, "resnet_digits", ["sgd.weight_decay = 1e-4"],
      f"ImageClassifier.weight_decay = 0.0001{OTHER}"),
-    (resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS", "LARS.learning_rate = 10.0",
+    (train_resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS",
+                                     "LARS.learning_rate = 10.0",
                                "LARS.weight_decay = 1e-4"],
      f"ImageClassifier.weight_decay = 0.0001{OTHER.replace('SGD', 'LARS')}"),
-    (self_supervision, "self_supervision_digits",
+    (train_self_supervision, "self_supervision_digits",
      ["wrap_optimizer.ema_decay = None", "SelfSupervision.loss = @BYOL"],
      ": the teacher of BYOL is the network with averaged weights; write 0.99, ..."),
-    (self_supervision, "self_supervision_digits", ["self_supervision.data = @Digits"],
-     "self_supervision.data: ..."),
-    (sngan, "sngan_digits", ["sngan.data = @Shapes", "Shapes.resolution = 20"],
+    (train_self_supervision, "self_supervision_digits", ["train_self_supervision.data = @Digits"],
+     "train_self_supervision.data: ..."),
+    (train_sngan, "sngan_digits", ["train_sngan.data = @Shapes", "Shapes.resolution = 20"],
      "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, ..."),
 ]
 

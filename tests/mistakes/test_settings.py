@@ -35,7 +35,7 @@ from models.vision.augmentation.random_view import Augmentation, Augmented
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.builtin.shapes import Shapes
 from models.vision.classification.resnet import ResNet
-from models.vision.images.image_source import hold_out
+from models.vision.images.image_source import train_validation_split
 from models.vision.images.labels import from_csv, from_json
 from models.vision.self_supervision import losses
 from tests.programs.refusals import refusal
@@ -44,7 +44,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-HIGHER = "two or more, and highest above lowest"
+HIGHER = "two or more, and v_max above v_min"
 
 
 def of(part, *arguments, **settings):
@@ -60,7 +60,8 @@ SETTINGS = [
     (of(AdaptiveProbability, images=0), "AdaptiveProbability.images = 0: must be at least 1"),
     (of(AdaptiveProbability, every=0), "AdaptiveProbability.every = 0: must be at least 1"),
     (of(LatentOptimization, steps=-1), "LatentOptimization.steps = -1: must be at least 0"),
-    (of(LatentOptimization, share=0.0), "LatentOptimization.share = 0.0: must be above 0, and at"),
+    (of(LatentOptimization, fraction=0.0),
+     "LatentOptimization.fraction = 0.0: must be above 0, and at"),
     (of(lecam, decay=1.0), "lecam.decay = 1.0: must be at least 0 and below 1"),
     (of(lecam, decay=-0.1), "lecam.decay = -0.1: must be at least 0 and below 1"),
     *((of(penalty, every=0), f"{penalty.__name__}.every = 0: must be at least 1")
@@ -95,10 +96,12 @@ SETTINGS = [
     (of(StackedDigits, size=999), "StackedDigits.size = 999: write at least 1000"),
     (of(ResNet, 10, depth=51), "ResNet.depth = 51: no such network; write one of 18, 34, 50"),
     (of(ResNet, 10, stem="smal"), "ResNet.stem = 'smal': no such stem. Did you mean 'small'?"),
-    (of(ResNet, 10, width=0.001), "ResNet.width = 0.001 leaves ...: write at least 0.015625"),
+    (of(ResNet, 10, width_multiplier=0.001),
+     "ResNet.width_multiplier = 0.001 leaves ...: write at least 0.015625"),
     (of(losses.SimCLR, temperature=0.0), "SimCLR.temperature = 0.0: must be above 0"),
     (of(losses.DINO, prototypes=0), "DINO.prototypes = 0: must be above 0"),
-    *((of(hold_out, Digits(), share), f"held_out = {share}: holds out ... write a share such as")
+    *((of(train_validation_split, Digits(), share),
+       f"validation_split = {share}: holds out ... write a share such as")
       for share in (0.0, 0.0001, 1.0, -0.2, 1.5)),
     # Metrics.
     (of(gather, [], None, {"images"}), "There are no generated images"),
@@ -124,7 +127,7 @@ SETTINGS = [
     (of(ActionNoise, 3, 3, 1, Exploration(scale=(1.0, 2.0)), 128),
      "Exploration.scale = (1.0, 2.0): ...number = 3"),
     (of(CategoricalReturns, atoms=1), f"...{HIGHER}"),
-    (of(CategoricalReturns, lowest=5.0, highest=5.0), f"...{HIGHER}"),
+    (of(CategoricalReturns, v_min=5.0, v_max=5.0), f"...{HIGHER}"),
     (of(TwoHot, limit=0.0), "TwoHot.limit = 0.0"),
     (of(TwoHot, bins=4), "TwoHot.bins = 4: write an odd number"),
     (of(TwoHot, bins=1), "TwoHot.bins = 1"),
@@ -138,7 +141,7 @@ SETTINGS = [
         ({"n_step": 0}, "Replay.n_step = 0: must be at least 1"),
         ({"discount": 1.5}, "Replay.discount = 1.5: must be from 0 to 1"),
         ({"priority_exponent": -1.0}, "Replay.priority_exponent = -1.0: must be"),
-        ({"observation_dtype": "float16"}, "...of float16; make them float32 or uint8")]),
+        ({"observation_dtype": "float16"}, "...of float16; make them float32, float64 or uint8")]),
     (of(EpisodeEvaluator, of(Environments, "Pendulum-v1"), 0), "EpisodeEvaluator.episodes = 0"),
     *((of(Environments, name), f"Environments.name = '{name}'...{line}") for name, line in [
         ("Pendulum-v0", "no such environment. Did you mean 'Pendulum-v1'?"),
@@ -147,7 +150,7 @@ SETTINGS = [
         ("nowhere:Pendulum-v1", "needs nowhere, which is not installed")]),
     *((of(Environments, "Pendulum-v1", **settings), line) for settings, line in [
         ({"number": 0}, "Environments.number = 0"),
-        ({"episode_steps": 0}, "Environments.episode_steps = 0"),
+        ({"max_episode_steps": 0}, "Environments.max_episode_steps = 0"),
         ({"pixels": -1}, "Environments.pixels = -1"),
         ({"vectorization": "threads"}, "...write 'sync' or 'async'"),
         ({"kwargs": {"gravity": 1.0}}, "...cannot be made: TypeError: ...unexpected ...'gravity'"),

@@ -124,7 +124,8 @@ network with each layer and feature for {STEPS} steps; `tests/test_capabilities.
 
 - **same**: the losses are those of one device without the feature's setting, to 1e-9 relative in
   float64; in half precision they are those of one device in it, to 1e-2.
-- **differs**: it runs, and its losses differ from those of one device.
+- **differs**: its losses differ from those of one device. `train` says so at its first step, and
+  ends a run whose copies of a variable differ, as those of Keras' `BatchNormalization` do.
 - **runs**: each step runs on one replica with the whole batch, and steps overtake each other; its
   losses are finite.
 - **refused**: it ends before the first step, with an error of one line that has the remedy.

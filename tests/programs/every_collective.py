@@ -131,17 +131,22 @@ def check_unequal_lengths(workers: Replicator) -> None:
 
 
 def check_shared_evaluation(workers: Replicator) -> None:
-  """Checks that every worker gets the parts of all in their order, and computes only its own."""
-  computed = []
+  """Checks that every worker gets the parts of all, as on one replica, and computes its own."""
+  computed: list[int] = []
 
-  def square(part: int) -> dict[str, int]:
-    computed.append(part)
-    return {"square": part ** 2}
+  def part(number: int) -> dict[str, float]:
+    computed.append(number)
+    return {"square": number ** 2, "drawn": float(replicator.random.normal("z", [1])[0])}
 
-  with context.entered(tf.constant(0, tf.int64)), sharded(
-      EvaluationShards(workers, on_all_workers=True)):
-    found = list(deal(square, 7))
-  assert found == [{"square": i ** 2} for i in range(7)], found
+  def evaluation() -> list[dict[str, float]]:
+    with context.entered(tf.constant(0, tf.int64)):
+      return list(deal(part, 7))
+
+  expected = evaluation()
+  assert [each["square"] for each in expected] == [i ** 2 for i in range(7)]
+  computed.clear()
+  with sharded(EvaluationShards(workers, on_all_workers=True)):
+    assert evaluation() == expected
   own = set(range(workers.worker_id, 7, workers.num_replicas))
   assert own <= set(computed) <= own | {6}, computed  # The last part fills the last round.
 

@@ -214,6 +214,8 @@ FEATURES = {
     "`wrap_optimizer(clip_norm)`": Feature(lambda _: Regression(clip_norm=0.1)),
     "`wrap_optimizer(ema_decay)`": Feature(lambda _: Averaged(ema_decay=0.9)),
     "`wrap_optimizer(skip_nonfinite)`": Feature(lambda _: Overflowing(skip_nonfinite=True)),
+    "`wrap_optimizer(sharded)`": Feature(
+        lambda _: Averaged(ema_decay=0.9, clip_norm=0.1, sharded=True)),
     "several networks and optimizers": Feature(lambda _: TwoNetworks()),
     "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
     "`recompute_grad`": Feature(lambda _: Recomputed(), ("Recomputed.recomputes = True",)),

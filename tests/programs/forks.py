@@ -37,7 +37,7 @@ _OWN = ("benchmarks", "experiments", "gin", "models", "replicator", "tests")
 _KEPT = ("replicator.internals", "replicator.training.workdir.charts")
 # What programs import besides.
 _OTHERS = ("jinja2", "matplotlib.figure", "numpy", "optuna", "scipy.special", "sklearn.datasets",
-           "tensorboard.summary")
+           "tensorboard.plugins.hparams.summary_v2", "tensorboard.summary")
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 

@@ -50,8 +50,12 @@ MODULES = [
         "tensorflow.python.eager.record:stop_recording",
         "tensorflow.python.framework.ops:get_gradient_function",
         "tensorflow.python.lib.io._pywrap_record_io:RandomRecordReader.read",
+        "tensorflow.python.ops.gen_math_ops:add_n",
         "tensorflow.python.trackable.autotrackable:AutoTrackable",
         "tensorflow.tsl.profiler.protobuf.xplane_pb2:XSpace"]),
+    ("tensorflow", "replicator/internals/first_use.py", [
+        "tensorflow.python.eager:context",
+        "tensorflow.python.eager.context:Context.ensure_initialized"]),
     ("tensorflow", "replicator/internals/compiled_functions.py", [
         "tensorflow:__internal__",
         "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
@@ -61,7 +65,8 @@ MODULES = [
         "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction"])]
 OF_OBJECTS = {"_has_fetched_to_local", "_functions", "_resource", "_remat_mode", "_launchers",
               "_cross_device_ops", "_device", "_distribute_strategy", "_group_key", "_group_size",
-              "_options", "_value", "_unique_id", "_learning_rate", "_autograph"}
+              "_options", "_value", "_unique_id", "_learning_rate", "_autograph",
+              "_initialized"}
 # TF-GAN's losses are patched there; setup.cfg pins its version.
 TFGAN = "models/gan/losses/tfgan.py"
 

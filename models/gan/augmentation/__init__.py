@@ -1,1 +1,1 @@
-"""Augmentations that a discriminator sees images through, differentiable and drawn per example."""
+"""Differentiable augmentations of the discriminator's inputs, drawn per example."""

@@ -1,8 +1,8 @@
 """The augmentation pipeline of StyleGAN2-ADA: Karras et al. 2020 (arXiv:2006.06676), appendix B.
 
-Each kind of change happens to an image with probability p times the strength of its group. The
+Each augmentation is applied to an image with probability p times the strength of its group. The
 paper finds that the generator learns undistorted images while p is below 0.8 (section 2.2). The
-filter bands of the paper are not here: they are not part of its default, nor of R3GAN's.
+paper's image-space filtering is left out: neither its default nor R3GAN's includes it.
 """
 
 import math
@@ -26,16 +26,16 @@ _AROUND_LUMA = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
 
 @gin.configurable
 class AdaptiveProbability(tf.Module):
-  """A probability p that rises while the discriminator is too sure of real images.
+  """A probability p that rises while the discriminator overfits to real images.
 
-  The sign is r = mean sign D(x) of real images. After every 4 batches p rises by their number of
-  images / `images` if r is above `target`, and else falls by that. It starts at 0 and stays in
-  [0, 1]. All replicas hold the same p, and a checkpoint saves it.
+  The overfitting measure is r = mean sign D(x) of real images. After every 4 batches, p rises by
+  their number of images / `images` if r is above `target`, and falls by as much if it is below. It
+  starts at 0 and stays in [0, 1]. All replicas hold the same p, and checkpoints save it.
 
   Args:
-    target: the r to stay near.
-    images: the number of images in which p goes from 0 to 1.
-    every: batches from one change to the next.
+    target: the target value of r.
+    images: number of images over which p can go from 0 to 1.
+    every: batches between changes of p.
 
   Raises:
     UsageError: `images` or `every` is below 1.
@@ -49,11 +49,11 @@ class AdaptiveProbability(tf.Module):
     self.target = target
     self.images = images
     self.every = every
-    # p; the sum of the signs since its last change, and their number.
+    # p; then the sum and the number of signs since its last change.
     self.state = replicated.variable([0.0, 0.0, 0.0], keras.config.floatx(), "adaptive_probability")
 
   def __call__(self) -> tf.Tensor:
-    """p [], the same in all micro-batches of a batch."""
+    """Returns p [], the same in all micro-batches of a batch."""
     return replicated.before(self.state)[0]
 
   def observe(self, real_scores: tf.Tensor) -> None:
@@ -75,15 +75,15 @@ class AdaptiveProbability(tf.Module):
 class ADA(tf.Module):
   """Augments images `[n, h, w, c] -> [n, h, w, c]`, of 1 or 3 channels and of at least 8 pixels.
 
-  Real and generated images pass through it wherever the discriminator judges them, in the
-  generator's update too. The defaults are the paper's "bgc". R3GAN (arXiv:2501.05441) has a p on a
-  schedule, color 0.5 and cutout 1.
+  It augments all images that the discriminator sees, real and generated, also in the generator's
+  update. The defaults are the paper's "bgc". R3GAN (arXiv:2501.05441) has a p on a schedule, color
+  0.5 and cutout 1.
 
   Args:
-    p: the probability of each change: a number, a schedule, or an `AdaptiveProbability`, for which
-      the step calls `observe` in each update of the discriminator.
+    p: the probability of each augmentation: a number, a schedule, or an `AdaptiveProbability`, for
+      which the step calls `observe` in each discriminator update.
     blits: the strength of mirroring, turns by 90 degrees, and shifts by whole pixels.
-    geometry: the strength of scaling, rotation, stretching, and shifts by parts of pixels.
+    geometry: the strength of scaling, rotation, stretching, and fractional shifts.
     color: the strength of brightness, contrast, luma inversion, hue and saturation.
     noise: the strength of added noise.
     cutout: the strength of a square of zeros, half as wide as the image.
@@ -123,16 +123,16 @@ class ADA(tf.Module):
     return tf.cast(x, images.dtype)
 
   def probability(self) -> float | tf.Tensor:
-    """p in this step, for a step to log: a number, or a tensor []."""
+    """Returns p in this step, for logging: a number, or a tensor []."""
     return self.p() if isinstance(self.p, AdaptiveProbability) else replicator.scheduled(self.p)
 
   def observe(self, real_scores: tf.Tensor) -> None:
-    """Adapts p to the scores [n] of real images in a discriminator's update, if p is adaptive."""
+    """Updates an adaptive p, given the scores [n] of real images in a discriminator update."""
     if isinstance(self.p, AdaptiveProbability):
       self.p.observe(real_scores)
 
   def _sources(self, chance: "_Chance", h: int, w: int) -> tf.Tensor:
-    """The map from a pixel to where it comes from, `[n, 2, 3]`; see `resample`."""
+    """Returns the map from each output pixel to its source, `[n, 2, 3]`; see `resample`."""
     blits, geometry = self.blits, self.geometry
     mirror = chance.of(blits, tf.sign(chance.uniform(-1.0, 1.0)), 1.0)
     turn = chance.of(blits, tf.floor(chance.uniform(0.0, 4.0)), 0.0) * (math.pi / 2)
@@ -140,7 +140,7 @@ class ADA(tf.Module):
     pixels = chance.either(blits, *(tf.round(move * size)
                                     for move, size in zip(moves, (w, h), strict=True)))
     scale = chance.of(geometry, 2.0 ** chance.normal(0.2), 1.0)
-    # One rotation before and one after the stretch: together, one happens with probability p.
+    # One rotation before and one after the stretch: at least one happens with probability p.
     once = 1 - tf.sqrt(1 - tf.clip_by_value(chance.p * geometry, 0.0, 1.0))
     angles = [chance.of_probability(once, chance.uniform(-math.pi, math.pi), 0.0) for _ in range(2)]
     stretch = chance.of(geometry, 2.0 ** chance.normal(0.2), 1.0)
@@ -153,7 +153,7 @@ class ADA(tf.Module):
     return result[:, :2]
 
   def _colors(self, chance: "_Chance") -> tf.Tensor:
-    """The change of a color (r, g, b, 1), `[n, 3, 4]`."""
+    """Returns the transform of a color (r, g, b, 1), `[n, 3, 4]`."""
     dtype = chance.p.dtype
     luma, around, one = tf.cast(_LUMA, dtype), tf.cast(_AROUND_LUMA, dtype), tf.eye(3, dtype=dtype)
     of = lambda value, neutral: chance.of(self.color, value, neutral)[:, None, None]
@@ -179,14 +179,14 @@ class ADA(tf.Module):
 
 
 def logged(augment: Any) -> dict[str, tf.Tensor]:
-  """The scalar `augmentation`, p of an `ADA` in this step, for a log; none for any other."""
+  """Returns `augmentation`, the p of an `ADA`, for logging; nothing for other augmentations."""
   if not isinstance(augment, ADA):
     return {}
   return {"augmentation": tf.convert_to_tensor(augment.probability())}
 
 
 class _Chance:
-  """Draws for each of n images, and whether a change happens to it."""
+  """Random draws for each of n images, applied or not with probability p."""
 
   def __init__(self, p: float | tf.Tensor, n: int):
     self.p = tf.convert_to_tensor(p, keras.config.floatx())
@@ -199,11 +199,11 @@ class _Chance:
     return random.normal("ada", [self.n], stddev=stddev)
 
   def of_probability(self, p: tf.Tensor, value: tf.Tensor, neutral: float) -> tf.Tensor:
-    """The value [n] with probability p, else a neutral one."""
+    """Returns the value [n] with probability p, else the neutral one."""
     return tf.where(self.uniform(0.0, 1.0) < p, value, tf.cast(neutral, value.dtype))
 
   def of(self, strength: float, value: tf.Tensor, neutral: float) -> tf.Tensor:
-    """The value [n] of a change of this strength."""
+    """Returns the value [n] of a change of this strength."""
     return self.of_probability(strength * self.p, value, neutral)
 
   def either(self, strength: float, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -213,7 +213,7 @@ class _Chance:
 
 
 def _map(*entries: tf.Tensor) -> tf.Tensor:
-  """Affine maps from their six entries [n]: `[n, 3, 3]`."""
+  """Makes affine maps `[n, 3, 3]` from their six entries [n]."""
   zero = tf.zeros_like(entries[0])
   return tf.reshape(tf.stack([*entries, zero, zero, zero + 1], axis=1), [-1, 3, 3])
 
@@ -234,7 +234,7 @@ def _rotation(angle: tf.Tensor) -> tf.Tensor:
 
 
 def _recolored(images: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-  """Applies color changes `[n, 3, 4]`; a gray image is one with three equal channels."""
+  """Applies color transforms `[n, 3, 4]`; a gray image counts as three equal channels."""
   if images.shape[3] == 1:
     change = tf.reduce_mean(change, 1, keepdims=True)
     factor = tf.reduce_sum(change[:, :, :3], 2, keepdims=True)

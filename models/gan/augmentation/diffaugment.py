@@ -10,18 +10,18 @@ import tensorflow as tf
 
 @gin.configurable
 class DiffAugment(GANAugmentation):
-  """Changes the color, position and a part of each image: `[n, h, w, c] -> [n, h, w, c]`.
+  """Changes the color and position of each image, and cuts out a part: `[n, h, w, c]` -> the same.
 
-  Real and generated images pass through it wherever the discriminator judges them, in the
-  generator's update too. It is differentiable, and its draws belong to the examples. With one
-  channel, the saturation changes nothing. The paper uses all three kinds, and on CIFAR-10 with
-  BigGAN translation and cutout.
+  It augments all images that the discriminator sees, real and generated, also in the generator's
+  update. It is differentiable, and its draws belong to the examples. With one channel, saturation
+  has no effect. The paper uses all three augmentations, but only translation and cutout for BigGAN
+  on CIFAR-10.
 
   Args:
-    color: adds U(-0.5, 0.5); multiplies distances from the mean over channels by U(0, 2), then
-      those from the mean of the image by U(0.5, 1.5).
+    color: adds U(-0.5, 0.5); multiplies differences from the channel mean by U(0, 2), then those
+      from the image mean by U(0.5, 1.5).
     translation: shifts by up to an eighth of the size in whole pixels, and fills with zeros.
-    cutout: sets a square to zero, half as wide as the image, with its middle anywhere.
+    cutout: sets a square to zero, half as wide as the image and centered anywhere.
   """
 
   def __init__(self, color: bool = True, translation: bool = True, cutout: bool = True):
@@ -46,7 +46,7 @@ def _recolored(images: tf.Tensor) -> tf.Tensor:
 
 
 def _spread(images: tf.Tensor, axes: list[int], factor: tf.Tensor) -> tf.Tensor:
-  """Multiplies distances from a mean."""
+  """Multiplies differences from a mean."""
   mean = tf.reduce_mean(images, axes, keepdims=True)
   return (images - mean) * factor + mean
 
@@ -65,7 +65,7 @@ def _cut(images: tf.Tensor) -> tf.Tensor:
 
 
 def _within_hole(n: int, length: int) -> tf.Tensor:
-  """Which positions along an axis are in the hole of each image, bool [n, length]."""
+  """Returns which positions along an axis are in each image's hole, bool [n, length]."""
   width = int(length / 2 + 0.5)
   # A hole of even width has its middle between two pixels, so there is one more place for it.
   middle = random.uniform("diffaugment", [n, 1], 0, length + 1 - width % 2, "int32")

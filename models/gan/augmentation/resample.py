@@ -1,9 +1,9 @@
-"""Affine resampling of images, band-limited, in one pass: how ADA moves pixels.
+"""Band-limited affine resampling of images in one pass, for ADA's geometric augmentations.
 
 Karras et al. 2020 (arXiv:2006.06676), appendix B: images are upsampled by 2 with an orthogonal
-wavelet, read there by bilinear interpolation, and downsampled with the same wavelet. So an image
-that is not moved stays as it is, to rounding. Beyond the border an image goes on as its reflection.
-All of it is linear in the images, and differentiable to any order.
+wavelet, read there by bilinear interpolation, and downsampled with the same wavelet. So the
+identity map changes an image by rounding only. Beyond the border, an image is reflected. Everything
+is linear in the images, and differentiable to any order.
 """
 
 import functools
@@ -18,18 +18,18 @@ SYM6 = np.array([
     0.015404109327027373, 0.0034907120842174702, -0.11799011114819057, -0.048311742585633,
     0.4910559419267466, 0.787641141030194, 0.3379294217276218, -0.07263752278646252,
     -0.021060292512300564, 0.04472490177066578, 0.0017677118642428036, -0.007800708325034148])
-_FIRST = 5  # The tap that meets the left one of a pixel's two samples.
-# How far, in samples, a pixel is to the right of that sample: to where the filter has its center of
-# mass. The authors' code takes the middle of the taps, so that mirrored images move by 0.4 pixels.
+_FIRST = 5  # The tap at the left one of a pixel's two samples.
+# Distance in samples from there to the pixel, at the filter's center of mass. The authors' code
+# uses the middle of the taps instead, so that mirrored images shift by 0.4 pixels.
 _OFFSET = float(SYM6 @ np.arange(12) / SYM6.sum()) - _FIRST
 _AROUND = 3  # Pixels around the output that the filter reaches.
-_MARGIN = 4  # Pixels around the input that are upsampled; those farther away are read in it.
+_MARGIN = 4  # Pixels around the input that are upsampled; farther positions are reflected into it.
 
 
 def resample(images: tf.Tensor, sources: tf.Tensor) -> tf.Tensor:
   """Moves each image by an affine map: `[n, h, w, c], [n, 2, 3] -> [n, h, w, c]`.
 
-  `sources` says where an output pixel comes from: `(x', y') = sources (x, y, 1)`, in pixels to the
+  `sources` maps output pixels to their sources: `(x', y') = sources (x, y, 1)`, in pixels to the
   right and down from the middle of the image.
   """
   _, h, w, _ = images.shape
@@ -42,7 +42,7 @@ def resample(images: tf.Tensor, sources: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _up(size: int) -> np.ndarray:
-  """Upsampling of an axis with margins, `[2 (size + 2 margins), size]`."""
+  """Returns the upsampling matrix of an axis with margins, `[2 (size + 2 margins), size]`."""
   matrix = np.zeros([2 * (size + 2 * _MARGIN), size])
   for sample in range(len(matrix)):
     for pixel in range(-2 * _MARGIN, size + 2 * _MARGIN):
@@ -55,7 +55,7 @@ def _up(size: int) -> np.ndarray:
 
 @functools.cache
 def _down(size: int) -> np.ndarray:
-  """Downsampling of an axis, `[size, 2 (size + 2 around)]`."""
+  """Returns the downsampling matrix of an axis, `[size, 2 (size + 2 around)]`."""
   samples = np.arange(2 * (size + 2 * _AROUND)) - 2 * _AROUND
   taps = samples - 2 * np.arange(size)[:, np.newaxis] + _FIRST
   inside = (taps >= 0) & (taps < len(SYM6))
@@ -63,7 +63,7 @@ def _down(size: int) -> np.ndarray:
 
 
 def _positions(sources: tf.Tensor, h: int, w: int) -> tuple[tf.Tensor, tf.Tensor]:
-  """Rows and columns of the upsampled image to read, `[n, 2 (h + 2 around), 2 (w + 2 around)]`."""
+  """Returns rows and columns of the upsampled image to read, each `[n, i, j]`."""
   x, y = (tf.range(size + 2 * _AROUND, delta=0.5, dtype=sources.dtype) - _OFFSET / 2
           - _AROUND - (size - 1) / 2 for size in (w, h))
   x, y = tf.meshgrid(x, y)
@@ -76,13 +76,13 @@ def _positions(sources: tf.Tensor, h: int, w: int) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _inside(pixels: tf.Tensor, size: int) -> tf.Tensor:
-  """Positions in pixels as positions in an upsampled axis, reflected into it."""
+  """Converts positions in pixels to positions in an upsampled axis, reflected into it."""
   is_near = (pixels >= -_MARGIN) & (pixels <= size - 1 + _MARGIN)
   return 2 * (tf.where(is_near, pixels, reflected(pixels, size)) + _MARGIN) + _OFFSET
 
 
 def _read(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-  """Bilinear interpolation at positions `[n, i, j]`: `[n, y, x, c] -> [n, i, j, c]`."""
+  """Interpolates bilinearly at positions `[n, i, j]`: `[n, y, x, c] -> [n, i, j, c]`."""
   n, height, width, channels = images.shape
   # The four neighbors of a position lie side by side, so that one gather reads them all.
   squares = tf.concat([images[:, :-1, :-1], images[:, :-1, 1:], images[:, 1:, :-1],

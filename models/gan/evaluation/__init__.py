@@ -1,1 +1,1 @@
-"""Samples, and what is measured of them."""
+"""Samples of a generator, and their metrics."""

@@ -1,4 +1,4 @@
-"""The metrics of `models.metrics` during a training: FID, KID, precision, recall and others."""
+"""The metrics of `models.metrics` during training: FID, KID, precision, recall and others."""
 
 import os
 import re
@@ -8,7 +8,8 @@ from models.metrics.extractors import efficientnet, inception  # noqa: F401  (fo
 from models.metrics.extractors.extractor import Extracted, Extractor
 from models.metrics.extractors.keras_features import SmallClassifier
 from models.metrics.images.image_sets import Source, rgb
-from models.vision.images.image_source import ImageSource, read, to_uint8
+from models.vision.images.classes import NO_CLASSES, Classes, unique
+from models.vision.images.image_source import ImageSource, labels_of, to_uint8
 from replicator import UsageError
 from replicator.strategies import distributed_evaluation
 
@@ -21,11 +22,11 @@ _AT_A_TIME = 250
 
 @gin.configurable(denylist=["source", "folder"])
 class FeatureMetrics:
-  """Measures generated images against the real ones of a source, by features of any extractor.
+  """Metrics that compare generated images with a source's real ones, by any extractor's features.
 
-  Samples are made and forgotten in batches, which are dealt to all replicas of all workers. The
-  numbers do not depend on how many there are. The memory is that of the statistics, and for `kid`
-  and `prdc` that of the features.
+  Samples are generated and discarded in batches, which are distributed over all replicas of all
+  workers. The results do not depend on their number. Memory holds only the statistics, and for
+  `kid` and `prdc` the features.
   """
 
   on_all_workers = True
@@ -37,17 +38,16 @@ class FeatureMetrics:
 
     Args:
       source: real images.
-      folder: where features of real images are kept, and the small classifier; each run has its
-        own.
+      folder: where to keep features of real images and the small classifier, one per run.
       extractor: makes it, such as `@EfficientNetLite0`, `@Inception2015` or `@KerasFeatures`; by
         default a small classifier, which is trained on the source.
       metrics: some of `fid`, `kid`, `prdc`, `is`, `swd` and, for a conditional generator,
         `intra_fid`.
       num_samples: how many real and generated images to compare, at most `source.size`. Published
-        numbers have 10,000 or 50,000.
+        numbers use 10,000 or 50,000.
 
     Raises:
-      UsageError: there is no such metric, or there are too few images for it.
+      UsageError: a metric is unknown, or there are too few images for it.
     """
     from models.metrics import cache, comparison  # SciPy: every experiment would start later.
     self._needed = comparison.needs(metrics)
@@ -61,26 +61,26 @@ class FeatureMetrics:
       self._real, _ = cache.gather_real(Source("data", source), self.chosen, self._extractor,
                                         self._needed, folder)
     if "intra_fid" in metrics:
-      self._real.labels = read(source, self.chosen)[1]
+      self._real.labels = np.array(unique(source.class_names))[labels_of(source)[self.chosen]]
     self.description = (
         f"{self.num_samples:,} real and {self.num_samples:,} generated images; features: "
         f"{self._extractor.name}; resizing: {self._extractor.resizing}"
         + ("" if self._extractor.is_inception else " (not Inception)"))
 
-  def measure(self, generate: Callable[[int, slice], np.ndarray],
-              num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images, which are rounded to 8 bits, and compares them; see `Quality`.
+  def measure(self, generate: Callable[[int, slice], np.ndarray], classes: Classes = NO_CLASSES
+              ) -> dict[str, float]:
+    """Draws `num_samples` images, rounds them to 8 bits, and compares them; see `Quality`.
 
-    The numbers have the names that they have in these features: `fid`, `kid` and `inception_score`
-    in those of Inception, and `frechet_distance`, `kernel_distance` and `score_of_classes` in
-    others; `intra_class_fid` and `intra_class_frechet_distance` likewise; `precision`, `recall`,
-    `density`, `coverage`, `sliced_wasserstein_distance`. NaN when an image is not finite.
+    Names depend on the features: `fid`, `kid`, `inception_score` and `intra_class_fid` with
+    Inception; `frechet_distance`, `kernel_distance`, `score_of_classes` and
+    `intra_class_frechet_distance` with others. The rest are `precision`, `recall`, `density`,
+    `coverage`, `sliced_wasserstein_distance`. All are NaN if an image is not finite.
 
     Raises:
       UsageError: `intra_fid` of a generator without classes.
     """
     from models.metrics import comparison
-    if "intra_fid" in self._metrics and not num_classes:
+    if "intra_fid" in self._metrics and not classes:
       raise UsageError("FeatureMetrics.metrics has 'intra_fid', and the generator has no classes; "
                        "train a conditional one, or leave 'intra_fid' out")
     names = [re.sub("[ -]", "_", name.lower().replace("é", "e")) for metric in self._metrics
@@ -90,13 +90,14 @@ class FeatureMetrics:
                                               self._needed)
     except FloatingPointError:
       return dict.fromkeys(names, np.nan)
-    generated.labels = np.arange(self.num_samples) % max(num_classes, 1)
+    if classes:
+      generated.labels = np.array(classes.names)[classes.in_shares(self.num_samples)]
     rows = comparison.compare(self._real, generated, self._extractor, self._metrics)
     return dict(zip(names, [row.value for row in rows], strict=True))
 
   def _extracted(self, generate: Callable[[int, slice], np.ndarray]
                  ) -> Iterator[tuple[np.ndarray, Extracted]]:
-    """RGB images, uint8 [n, h, w, 3], and their features, computed on all replicas.
+    """Yields RGB images, uint8 [n, h, w, 3], and their features, computed on all replicas.
 
     Raises a FloatingPointError if an image is not finite.
     """

@@ -1,4 +1,4 @@
-"""Mode coverage of stacked digits: how many of the 1,000 modes samples show, and how evenly."""
+"""Mode coverage of stacked digits: how many of the 1,000 modes samples cover, and how evenly."""
 
 import os
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from models.gan.evaluation.sample_quality import label_accuracies
 from models.vision.builtin.digits import Digits, StackedDigits
 from models.vision.classification.small_classifier import load_or_train
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, to_uint8
 from replicator import UsageError
 
@@ -16,13 +17,13 @@ from scipy.special import rel_entr
 
 @gin.configurable(denylist=["source", "folder"])
 class ModeCoverage:
-  """Counts the modes of `StackedDigits` among generated images.
+  """Metric of the modes of `StackedDigits` among generated images.
 
-  The classifier of `Digits` reads each channel of an image as one digit. This is the protocol of
-  Lin et al. 2018 (arXiv:1712.04086) with this classifier and these digits in place of MNIST's, so
-  compare with their numbers with care. The classifier's errors are small beside the divergence of a
-  perfect generator, 0.0195: it reads 99.1 % of real images right, all three digits, and 25,600 of
-  them, drawn at random, show 1,000 modes with a divergence of 0.0196.
+  A classifier of `Digits` classifies each channel of an image as one digit. This is the protocol of
+  Lin et al. 2018 (arXiv:1712.04086), but with this classifier and these digits in place of MNIST's,
+  so compare with their numbers with care. The classifier's errors have little effect: it classifies
+  99.1 % of real images correctly, all three digits, and 25,600 of them, drawn at random, cover
+  1,000 modes with a divergence of 0.0196. A perfect generator would have 0.0195.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -31,12 +32,12 @@ class ModeCoverage:
 
     Args:
       source: the real images, which must be `StackedDigits`.
-      folder: where the classifier is saved, in a folder `digits`; each run has its own.
-      num_samples: how many images to classify. Lin et al. have 26,000, and 25,600 beside results
-        that were published with this number.
+      folder: where to save the classifier, in a folder `digits`, one per run.
+      num_samples: how many images to classify. Lin et al. use 26,000, or 25,600 when comparing with
+        results published with that number.
 
     Raises:
-      UsageError: the source is another, or there are fewer images than modes.
+      UsageError: the source is not `StackedDigits`, or there are fewer images than modes.
     """
     if not isinstance(source, StackedDigits):
       raise UsageError(f"ModeCoverage counts the modes of @StackedDigits, but the data is "
@@ -52,14 +53,14 @@ class ModeCoverage:
         f"{100 * self._classifier.accuracy:.1f} % right on {self._classifier.num_held_out:,} "
         "digits that it was not trained on")
 
-  def measure(self, generate: Callable[[int], np.ndarray],
-              num_classes: int = 0) -> dict[str, float]:
+  def measure(self, generate: Callable[[int], np.ndarray], classes: Classes = NO_CLASSES
+              ) -> dict[str, float]:
     """Draws `num_samples` images and counts their modes; see `Quality`.
 
     Returns:
-      modes_covered: how many modes at least one image shows; 0 when an image is not finite.
-      mode_divergence: KL(samples || uniform) in nats, `sum p log(k p)` with the shares p of the
-        samples in the k modes; NaN when an image is not finite. It is 0 for equal counts and log k
+      modes_covered: number of modes with at least one image; 0 if an image is not finite.
+      mode_divergence: KL(samples || uniform) in nats, `sum p log(k p)` with the fractions p of the
+        samples in the k modes; NaN if an image is not finite. It is 0 for equal counts and log k
         for a single mode. N independent samples of a perfect generator have (k - 1) / 2N on
         average, for large N.
       classifier_accuracy: the classifier's accuracy on held-out digits.
@@ -74,10 +75,10 @@ class ModeCoverage:
       divergence = float(rel_entr(counts / counts.sum(), 1 / len(counts)).sum())
     return {"modes_covered": covered, "mode_divergence": divergence,
             "classifier_accuracy": self._classifier.accuracy,
-            **(label_accuracies(found, num_classes) if num_classes else {})}
+            **(label_accuracies(found, classes.in_shares(len(found))) if classes else {})}
 
   def modes(self, images: np.ndarray) -> np.ndarray:
-    """The mode that each image shows: uint8 [n, 8, 8, 3] -> int [n], below 1,000."""
+    """Returns the mode of each image: uint8 [n, 8, 8, 3] -> int [n], below 1,000."""
     channels = np.moveaxis(images, -1, 0).reshape(-1, *images.shape[1:3], 1)
     _, logits = self._classifier(channels)
     hundreds, tens, units = logits.argmax(-1).reshape(3, -1)

@@ -1,4 +1,4 @@
-"""Evaluates a GAN by its samples and reconstructions: draws them, and measures them."""
+"""Evaluation of a GAN: draws and measures its samples and reconstructions."""
 
 import functools
 from collections.abc import Callable
@@ -8,7 +8,9 @@ import replicator
 from models.gan.evaluation.feature_metrics import FeatureMetrics  # noqa: F401  (for gin)
 from models.gan.evaluation.mode_coverage import ModeCoverage  # noqa: F401  (for gin)
 from models.gan.evaluation.sample_quality import SampleQuality
+from models.gan.latents.distributions import classes_of_gan
 from models.vision.images import grid
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, read
 from replicator.step import context
 
@@ -18,42 +20,47 @@ import tensorflow as tf
 
 
 class Quality(Protocol):
-  """Measures samples at each evaluation; it is made of the real images and of a folder.
+  """Metrics of samples at each evaluation; constructed from the real images and a folder.
 
-  If it has `on_all_workers = True`, as a class, all workers call it at once. Else the chief alone
+  If the class has `on_all_workers = True`, all workers call it together. Otherwise only the chief
   does.
   """
 
-  description: str  # One line that says how the numbers are computed.
+  description: str  # How the metrics are computed, in one line.
 
-  def measure(self, generate: Callable[..., np.ndarray], num_classes: int = 0) -> dict[str, float]:
-    """The numbers by name, without `eval/`.
+  def measure(self, generate: Callable[..., np.ndarray], classes: Classes = NO_CLASSES
+              ) -> dict[str, float]:
+    """Returns the metrics by name, without `eval/`.
 
     Args:
-      generate: n -> n images [n, h, w, c], floats in [-1, 1]; with a slice of `range(n)` behind n
-        only these. They are made from the same codes in each evaluation.
-      num_classes: above 0, image i was drawn as one of class i % num_classes.
+      generate: n -> n images [n, h, w, c], floats in [-1, 1]; with a slice of `range(n)` as second
+        argument, only these. Each evaluation uses the same latents.
+      classes: classes of a conditional generator, whose n images have the labels
+        `classes.in_shares(n)`.
     """
     ...
 
 
 @gin.configurable(denylist=["data", "folder", "reconstructed"])
 class SampleEvaluator:
-  """Draws and measures samples of any step with what `samples` needs.
+  """Evaluator of samples, for any step that `samples` can call.
 
   Args:
     data: the real images.
-    folder: where the classifier behind the metrics is saved.
+    folder: where to save the classifier used by the metrics.
     quality: makes a `Quality` from data and folder: `@SampleQuality`, `@FeatureMetrics` or
       `@ModeCoverage`.
     rows: number of rows of the drawn grids.
+    balanced: whether the measured samples have equally many labels of each class, instead of the
+      class frequencies of the data that they are compared with.
     reconstructed: the images that a step with an encoder reconstructs; by default the data.
   """
 
   def __init__(self, data: ImageSource, folder: str,
                quality: Callable[[ImageSource, str], Quality] = SampleQuality, rows: int = 8,
-               reconstructed: ImageSource | None = None):
+               balanced: bool = False, reconstructed: ImageSource | None = None):
     self._data = data
+    self._balanced = balanced
     self._reconstructed = reconstructed or data
     self._folder = folder
     self._make_quality = quality
@@ -62,27 +69,31 @@ class SampleEvaluator:
     self._quality: Any = None
 
   def __call__(self, gan: Any) -> replicator.Evaluation:
-    """A picture of `rows` x `rows` samples, and the metrics of `quality`.
+    """Returns a picture of `rows` x `rows` samples of all classes, and the metrics of `quality`.
 
-    With an encoder and `reconstruct`, images and their reconstructions beside these, and
-    `reconstruction_error`, the mean squared error of a pixel in [-1, 1].
+    If the step has an encoder and `reconstruct`, also a picture of reconstructions next to it, and
+    `reconstruction_error`, the mean squared error per pixel in [-1, 1].
     """
-    # Not in the constructor, because nothing may be computed before the strategy is made.
+    # Not in the constructor, because nothing may be computed before the strategy exists.
     self._quality = self._quality or self._make_quality(self._data, self._folder)
-    picture = grid.image_grid(samples(gan, self._rows ** 2), self._rows)
-    scalars = self._quality.measure(functools.partial(samples, gan), gan.num_classes)
+    classes, method = classes_of_gan(gan, self._data), self._quality.description
+    if len(classes) > 1:
+      method += f"; labels in {'equal shares' if self._balanced else 'the shares of the data'}"
+    picture = grid.image_grid(samples(gan, self._rows ** 2, classes=classes.balanced), self._rows)
+    classes = classes.balanced if self._balanced else classes
+    scalars = self._quality.measure(functools.partial(samples, gan, classes=classes), classes)
     if getattr(gan, "encoder", None) and hasattr(gan, "reconstruct"):
       pairs, error = reconstructions(gan, self._reconstructed, self._rows)
       picture = grid.side_by_side(picture, pairs)
       scalars = {**scalars, "reconstruction_error": error}
-    return replicator.Evaluation(scalars, {"samples": picture}, self._quality.description)
+    return replicator.Evaluation(scalars, {"samples": picture}, method)
 
 
 def reconstructions(gan: Any, source: ImageSource, rows: int) -> tuple[np.ndarray, float]:
-  """Images, evenly spaced in a source, beside what `gan.reconstruct` makes of them.
+  """Draws evenly spaced images of a source next to their reconstructions by `gan.reconstruct`.
 
   Returns:
-    A grid of `rows` x `rows // 2` pairs, uint8 [h, w, 3], and the mean squared error of a pixel in
+    A grid of `rows` x `rows // 2` pairs, uint8 [h, w, 3], and the mean squared error per pixel in
     [-1, 1].
   """
   count = rows * (rows // 2)
@@ -92,15 +103,16 @@ def reconstructions(gan: Any, source: ImageSource, rows: int) -> tuple[np.ndarra
   return grid.paired_grid(originals, decoded, rows // 2), error
 
 
-def samples(gan: Any, count: int, part: slice = slice(None), batch_size: int = 250) -> np.ndarray:
-  """Samples of all classes in turn, from the same codes in each call: [n, h, w, c].
+def samples(gan: Any, count: int, part: slice = slice(None), classes: Classes = NO_CLASSES,
+            batch_size: int = 250) -> np.ndarray:
+  """Draws samples with given class frequencies, from the same latents in each call: [n, h, w, c].
 
-  `gan.latents` draws the codes `[count, gan.latent_dim]`, by the seed of the run. `gan.generate`
-  makes images of them and of labels int32 `[n]` below `gan.num_classes`. `part` says which of the
-  `count` images are made, by default all.
+  `gan.latents` draws the latents `[count, gan.latent_dim]`, with the run's seed. `gan.generate`
+  turns them and labels int32 `[n]` into images. `part` selects some of the `count` images, by
+  default all.
   """
   with context.entered(tf.constant(0, tf.int64)):
     z = gan.latents("evaluation", [count, gan.latent_dim])[part]
-  labels = (tf.range(count) % max(gan.num_classes, 1))[part]
+  labels = tf.constant(classes.in_shares(count)[part])
   return np.concatenate([gan.generate(z[i:i + batch_size], labels[i:i + batch_size])
                          for i in range(0, len(z), batch_size)])

@@ -1,10 +1,11 @@
-"""Sample quality: a Fréchet distance, and the number of classes that samples cover."""
+"""Sample quality: a Fréchet distance, and the number of classes covered."""
 
 import os
 from collections.abc import Callable
 
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.vision.classification.small_classifier import NUM_FEATURES, Classifier, load_or_train
+from models.vision.images.classes import NO_CLASSES, Classes
 from models.vision.images.image_source import ImageSource, read, to_uint8
 from replicator import UsageError
 
@@ -16,32 +17,30 @@ _COVERED_SHARE = 0.2
 _SEED = 1
 
 
-def label_accuracies(found: np.ndarray, num_classes: int) -> dict[str, float]:
-  """Shares of samples that a classifier finds in the class of their request, i % num_classes.
+def label_accuracies(found: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+  """Returns how often a classifier assigns samples to the class that they were generated for.
 
   Args:
-    found: the classes that the classifier finds, int [n].
-    num_classes: the number of classes.
+    found: the classes that the classifier predicts, int [n].
+    labels: the classes that the samples were generated for, int [n].
 
   Returns:
-    label_accuracy: the fraction of all samples.
-    lowest_label_accuracy: the fraction of the samples of one class, the lowest of the classes that
-      have samples.
+    label_accuracy: the fraction over all samples.
+    lowest_label_accuracy: the lowest fraction within a class, over the classes with samples.
   """
-  labels = np.arange(len(found)) % num_classes
-  right = np.bincount(labels, weights=found == labels, minlength=num_classes)
+  right = np.bincount(labels, weights=found == labels)
   return {"label_accuracy": float(right.sum() / len(found)),
           "lowest_label_accuracy": float(np.min(right[labels] / np.bincount(labels)[labels]))}
 
 
 @gin.configurable(denylist=["source", "folder"])
 class SampleQuality:
-  """Measures generated images against the real ones of a source.
+  """Metrics that compare generated images with the real ones of a source.
 
-  The features come from a small classifier trained on the same source, so the numbers compare runs
-  on one source with each other. They are **not** Inception FID, and cannot be compared with
-  published numbers. From a source of one class no classifier learns anything: there are no numbers,
-  and the description says what to write.
+  The features come from a small classifier trained on the same source, so use them only to compare
+  runs on one source. They are **not** Inception FID, and cannot be compared with published numbers.
+  A source with a single class cannot train a classifier: then there are no metrics, and the
+  description suggests alternatives.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -50,7 +49,7 @@ class SampleQuality:
 
     Args:
       source: real images with labels.
-      folder: where the classifier is saved; each run has its own.
+      folder: where to save the classifier, one per run.
       num_samples: how many real and generated images to compare, at most `source.size`. With
         fewer than a few hundred, the distance of 64 features means little.
 
@@ -79,22 +78,22 @@ class SampleQuality:
         f"data, {100 * self._classifier.accuracy:.1f} % right on "
         f"{self._classifier.num_held_out:,} others (not Inception)")
 
-  def measure(self, generate: Callable[[int], np.ndarray],
-              num_classes: int = 0) -> dict[str, float]:
-    """Draws `num_samples` images, which are rounded to 8 bits, and compares them; see `Quality`.
+  def measure(self, generate: Callable[[int], np.ndarray], classes: Classes = NO_CLASSES
+              ) -> dict[str, float]:
+    """Draws `num_samples` images, rounds them to 8 bits, and compares them; see `Quality`.
 
-    On a source of one class nothing is measured.
+    With a source of one class, it returns no metrics.
 
     Returns:
-      classifier_frechet_distance: the Fréchet distance of the features; NaN when an image is not
+      classifier_frechet_distance: the Fréchet distance of the features; NaN if an image is not
         finite. It is larger for fewer samples, so compare only numbers of equal `num_samples`.
       classes_covered: number of classes whose share of the generated images is at least a fifth
-        of their share of the real ones, according to the classifier. It finds a class in any
-        image, so read this together with the distance. 0 when an image is not finite.
-      classifier_accuracy: the classifier's accuracy on held-out real images, which says how far
-        to trust the others.
-      classifier_confidence: the mean probability of the class that it finds in a generated image.
-        Blurred images lower it. NaN when an image is not finite.
+        of their share of the real ones, according to the classifier. It assigns a class to any
+        image, so read this together with the distance. 0 if an image is not finite.
+      classifier_accuracy: the classifier's accuracy on held-out real images, which shows how far
+        to trust the other metrics.
+      classifier_confidence: the mean probability of a generated image's predicted class. Blurry
+        images lower it. NaN if an image is not finite.
       label_accuracy, lowest_label_accuracy: see `label_accuracies`; for a conditional generator.
     """
     if self._classifier is None:
@@ -117,5 +116,5 @@ class SampleQuality:
         "classes_covered": covered,
         "classifier_accuracy": self._classifier.accuracy,
         "classifier_confidence": confidence,
-        **(label_accuracies(found, num_classes) if num_classes else {}),
+        **(label_accuracies(found, classes.in_shares(len(found))) if classes else {}),
     }

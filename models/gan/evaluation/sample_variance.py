@@ -1,4 +1,4 @@
-"""The variance of samples beside that of images: a generator that collapses has far less."""
+"""The variance of samples compared with that of images: far lower if a generator collapses."""
 
 import replicator
 
@@ -8,11 +8,11 @@ Moments = list[tf.Tensor]
 """Means `[2, h, w, c]` and mean squares `[2]` of images and of samples."""
 
 COLLAPSE = {"mode collapse": ("sample_variance", "data_variance")}
-"""A step's `may_collapse`: the guard warns when samples begin to vary far less than images."""
+"""A step's `may_collapse`: the guard warns if samples start to vary far less than images."""
 
 
 def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
-  """The moments of this replica's images and samples, each `[n, h, w, c]`.
+  """Returns the moments of this replica's images and samples, each `[n, h, w, c]`.
 
   They are means over examples, so those of micro-batches and of replicas can be averaged.
   """
@@ -21,8 +21,8 @@ def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
 
 
 def variances(of: Moments) -> dict[str, tf.Tensor]:
-  """`sample_variance` and `data_variance` over the global batch, each [], a mean over pixels."""
-  # Over all replicas. A mean of the replicas' variances would depend on their number.
+  """Returns `sample_variance` and `data_variance` over the global batch, averaged over pixels."""
+  # Averages moments over replicas. An average of their variances would depend on their number.
   means, mean_squares = replicator.all_mean(of)
   data, sample = tf.unstack(mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
   return {"sample_variance": sample, "data_variance": data}

@@ -1,19 +1,22 @@
-"""Samples of a trained generator: by seed and number, by class, and along paths between codes.
+"""Sampling of a trained generator: by seed and index, by class, and along paths between latents.
 
-Image i of a seed is the same image whatever the number of images, on any number of devices: the
-codes of each batch are drawn from a stream of their own, and all batches have the same size.
+Image i of a seed does not depend on the number of images or devices: each batch draws its latents
+from a separate stream, and all batches have the same size.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from models.gan.latents.distributions import Latents, is_uniform, truncated
-from models.gan.networks.bigbigan import CodeDistribution
+from models.gan.latents.distributions import Latents, classes_of_gan, is_uniform, truncated
+from models.gan.networks.bigbigan import LatentDistribution
 from models.metrics.images.image_sets import ImageSet, rgb
+from models.vision.images.classes import SHOWN, Classes
 from models.vision.images.image_source import to_uint8
 from replicator import Optimizer, UsageError, any_batch_size, random, use_standing_statistics
+from replicator.console.formatting import listed
 from replicator.step import context
+from replicator.training.run import Run
 
 import numpy as np
 import tensorflow as tf
@@ -23,16 +26,16 @@ _NEEDED = ("latents", "latent_dim", "num_classes", "generate")
 
 
 def is_gan(step: Any) -> bool:
-  """Whether a step has what is called here; see `check`."""
+  """Returns whether a step can be sampled; see `check`."""
   return all(hasattr(step, name) for name in _NEEDED)
 
 
 def check(gan: Any) -> None:
-  """Raises a UsageError if a step does not have what is called here.
+  """Raises a UsageError if a step lacks an attribute that sampling needs.
 
-  `gan.latents` draws codes `[n, gan.latent_dim]`. `gan.generate(z, labels)` makes images
-  `[n, h, w, c]` in [-1, 1] of codes and labels: int32 `[n]` below `gan.num_classes`, or weights of
-  classes, floating `[n, gan.num_classes]`; a GAN of no classes ignores them.
+  `gan.latents` draws latents `[n, gan.latent_dim]`. `gan.generate(z, labels)` turns latents and
+  labels into images `[n, h, w, c]` in [-1, 1]. Labels are int32 `[n]` below `gan.num_classes`, or
+  class weights, floating `[n, gan.num_classes]`; an unconditional GAN ignores them.
   """
   missing = [name for name in _NEEDED if not hasattr(gan, name)]
   if missing:
@@ -41,29 +44,29 @@ def check(gan: Any) -> None:
 
 
 def set_standing_statistics(gan: Any, passes: int, truncation: float | None = None) -> None:
-  """Makes a GAN generate with batch statistics of as many passes, see `use_standing_statistics`.
+  """Makes a GAN generate with batch statistics of `passes` passes; see `use_standing_statistics`.
 
-  A pass has the codes of a batch, which are truncated as those to sample, see `sample`. The passes
-  have all classes in turn or, of many classes, some at equal distances. Moving statistics are those
-  of the weights in training, which the averaged weights do not have.
+  Each pass has the latents of a batch, truncated like those of `sample`. Labels have the class
+  frequencies of the training data; if there are too many classes, evenly spaced ones are used.
+  Moving statistics would belong to the training weights, not to the averaged ones.
 
   Raises:
-    UsageError: the GAN has no `generator` with an optimizer in `optimizers`, or this has no
-      `GlobalBatchNorm`.
+    UsageError: the GAN has no `generator` with an optimizer in `optimizers`, or the generator has
+      no `GlobalBatchNorm`.
   """
   generator, optimizers = getattr(gan, "generator", None), getattr(gan, "optimizers", {})
   if generator is None or "generator" not in optimizers:
     raise UsageError(f"standing statistics: {type(gan).__name__} has no 'generator' with an "
                      "optimizer of this name in 'optimizers'; leave them out")
   latents = _latents(gan, truncation)
-  labels = _spread(max(gan.num_classes, 1), passes)
+  labels = classes_of_gan(gan).spread(BATCH * passes).reshape(BATCH, passes).T
 
   def forward(i: int) -> None:
-    generator(_codes(latents, gan.latent_dim, 0, i), tf.constant(labels[i]), training=True)
+    generator(_drawn(latents, gan.latent_dim, 0, i), tf.constant(labels[i]), training=True)
 
   def generate(z: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     with contextlib.ExitStack() as stack:
-      with tf.init_scope():  # They are computed once, and not in each call.
+      with tf.init_scope():  # Computes them once, not in each call.
         stack.enter_context(optimizers["generator"].averaged_weights())
         stack.enter_context(use_standing_statistics(generator, forward, passes))
       return generator(z, labels, training=False)
@@ -72,16 +75,23 @@ def set_standing_statistics(gan: Any, passes: int, truncation: float | None = No
 
 
 def _latents(gan: Any, truncation: float | None) -> Latents:
-  """The distribution of codes: that of the training, or truncated."""
+  """Returns the latent distribution used for training, or a truncated one."""
   return gan.latents if truncation is None else truncated(gan.latents, truncation)
 
 
-def _spread(num_classes: int, passes: int) -> np.ndarray:
-  """Labels int32 `[passes, BATCH]`: all classes in turn, or each pass has some of many."""
-  number = np.arange(BATCH * passes, dtype=np.int32)
-  if len(number) >= num_classes:
-    return (number % num_classes).reshape(passes, BATCH)
-  return (number * num_classes // len(number)).reshape(BATCH, passes).T
+def classes_of_run(run: Run, facts: Mapping[str, Any]) -> Classes:
+  """Returns the classes of a run's GAN, given its `facts` from `run.json`; see `classes_of_gan`.
+
+  Raises:
+    UsageError: the data's classes have changed since training.
+  """
+  found = classes_of_gan(run.module, run.inputs)
+  names = tuple(facts.get("data", {}).get("classes", found.names))
+  if found and names != found.names:
+    raise UsageError(f"the run was trained on the classes {listed(names, SHOWN)}, and its data has "
+                     f"{listed(found.names, SHOWN)} now: bring back the data of the training, or "
+                     "write where it is, with --gin_param")
+  return found
 
 
 def check_classes(gan: Any, classes: Sequence[int]) -> None:
@@ -94,44 +104,51 @@ def check_classes(gan: Any, classes: Sequence[int]) -> None:
     raise UsageError(f"class {unknown[0]}: the GAN has the classes 0 to {gan.num_classes - 1}")
 
 
-def sample(gan: Any, count: int, seed: int = 0, classes: Sequence[int] = (),
+def sample(gan: Any, count: int, seed: int = 0, classes: Sequence[int] | Classes = (),
            truncation: float | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields samples in batches: uint8 images `[n, h, w, c]` and their labels, int32 `[n]`.
 
   Args:
     gan: what `check` accepts.
-    count: how many images.
-    seed: chooses the codes. Image i depends on it and on i, not on `count`.
-    classes: those of the images, in turn; by default all.
-    truncation: see `latents.truncated`; None for the codes of the training.
+    count: number of images.
+    seed: chooses the latents. Image i depends on it and on i, not on `count`.
+    classes: labels to cycle through, or classes whose frequencies the labels follow; by default
+      cycles through all classes with training images.
+    truncation: see `latents.truncated`; None for the latents of training.
 
   Raises:
-    UsageError: a class or the truncation is none for this GAN, or an image is not finite.
+    UsageError: a class or the truncation is invalid for this GAN, or an image is not finite.
   """
-  check_classes(gan, classes)
-  latents = _latents(gan, truncation)
-  turns = np.asarray(classes or range(max(gan.num_classes, 1)), np.int32)
+  latents, whole = _latents(gan, truncation), -(-count // BATCH) * BATCH
+  if not classes:
+    classes = classes_of_gan(gan).balanced
+  if isinstance(classes, Classes):
+    of_all = classes.in_shares(whole)
+  else:
+    check_classes(gan, classes)
+    of_all = np.resize(np.asarray(classes, np.int32), whole)
   for first in range(0, count, BATCH):
-    z = _codes(latents, gan.latent_dim, seed, first // BATCH)
-    labels = turns[np.arange(first, first + BATCH) % len(turns)]
+    z = _drawn(latents, gan.latent_dim, seed, first // BATCH)
+    labels = of_all[first:first + BATCH]
     wanted = min(BATCH, count - first)
     yield _images(gan, z, labels)[:wanted], labels[:wanted]
 
 
 def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[int] = (),
                 truncation: float | None = None) -> np.ndarray:
-  """Images on a path through codes, or through classes, or both: uint8 `[count, h, w, c]`.
+  """Interpolates between latents, classes, or both: uint8 images `[count, h, w, c]`.
 
-  Between normal codes the path is an arc (White 2016, arXiv:1609.04468): their lengths hardly
-  differ, and those of a chord would. Between uniform codes it is a chord, because an arc would
-  leave their cube. Between classes it is a chord between the rows that the generator looks up.
+  Between normal latents the path is an arc (White 2016, arXiv:1609.04468), because all of them have
+  similar lengths, and points on a straight line would be shorter. Between uniform latents it is a
+  straight line, because an arc would leave their cube. Between classes, their embeddings are
+  interpolated linearly.
 
   Args:
     gan: what `check` accepts.
-    count: how many images, the first and the last included.
-    seeds: the path leads through the first code of each.
-    classes: the class of each code, if there are several of both; several classes of one code, or
-      the one class of all codes, by default 0.
+    count: number of images, including the first and the last.
+    seeds: the path goes through the first latent of each.
+    classes: one class per latent, several classes for a single latent, or a single class for all
+      latents; by default class 0.
     truncation: as for `sample`.
 
   Raises:
@@ -143,23 +160,23 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
     raise UsageError(f"no path through {len(seeds)} seeds and {len(classes)} classes: write "
                      "several seeds, several classes, or as many of both")
   latents = _latents(gan, truncation)
-  codes = np.stack([_codes(latents, gan.latent_dim, seed, 0)[0] for seed in seeds])
+  stations = np.stack([_drawn(latents, gan.latent_dim, seed, 0)[0] for seed in seeds])
   between = _chord if is_uniform(gan.latents) else _arc
   positions = np.linspace(0.0, stops - 1.0, count)
-  z = _path(codes, positions, between).astype(codes.dtype)
+  z = _path(stations, positions, between).astype(stations.dtype)
   rows = np.eye(max(gan.num_classes, 1))[list(classes) or [0]]
-  weights = _path(rows, positions, _chord).astype(codes.dtype)
+  weights = _path(rows, positions, _chord).astype(stations.dtype)
   labels = weights if gan.num_classes else np.zeros([count], np.int32)
   return _in_batches(gan, z, labels)
 
 
 def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np.ndarray:
-  """Images decoded from what the encoder makes of them: uint8 `[n, h, w, c]` -> the same.
+  """Encodes and decodes images: uint8 `[n, h, w, c]` -> the same.
 
-  `classes` are those of the images, in turn.
+  `classes` are the classes of the images, repeated as needed.
 
   Raises:
-    UsageError: the GAN has no encoder, or has classes, and none are given.
+    UsageError: the GAN has no encoder, or it is conditional and no classes are given.
   """
   if not hasattr(gan, "reconstruct"):
     raise UsageError(f"{type(gan).__name__} cannot reconstruct images; a class that has an encoder "
@@ -175,50 +192,53 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
 
 
 def optimizer_of(gan: Any, network: str) -> Optimizer | None:
-  """The optimizer of the network's name in `optimizers`; None if the step has none of this name."""
+  """Returns the optimizer named after the network in `optimizers`; None if there is none."""
   optimizers = getattr(gan, "optimizers", None)
   return optimizers.get(network) if isinstance(optimizers, Mapping) else None
 
 
 def encode(gan: Any, images: tf.Tensor) -> tf.Tensor:
-  """Codes of the averaged encoder, or their means: `[n, h, w, c] -> [n, latent_dim]`."""
+  """Encodes images to latents, or to their means: `[n, h, w, c] -> [n, latent_dim]`."""
   optimizer = optimizer_of(gan, "encoder")
   with optimizer.averaged_weights() if optimizer else contextlib.nullcontext():
-    codes = gan.encoder(images, training=False)
-  return codes.mean if isinstance(codes, CodeDistribution) else codes
+    latents = gan.encoder(images, training=False)
+  return latents.mean if isinstance(latents, LatentDistribution) else latents
 
 
 def image_shape(gan: Any) -> tuple[int, int, int]:
-  """(height, width, channels) of the images that a GAN makes."""
+  """Returns (height, width, channels) of the images that a GAN generates."""
   images, _ = next(sample(gan, 1))
   return images.shape[1:]
 
 
 class SampleSet(ImageSet):
-  """The first samples of a seed as an `ImageSet`, without the names of classes."""
+  """The first samples of a seed as an `ImageSet`."""
 
-  def __init__(self, name: str, gan: Any, size: int, seed: int) -> None:
-    """Takes the first `size` samples of a GAN that `check` accepts."""
-    super().__init__(name, size, image_shape(gan)[:2])
+  naming = ("evaluate with the data that was trained on, or give a step of yours the attribute "
+            "`classes`, with the names that these have")
+
+  def __init__(self, name: str, gan: Any, size: int, seed: int, classes: Classes) -> None:
+    """Takes the first `size` samples of a GAN, with the frequencies of `classes`; see `check`."""
+    super().__init__(name, size, image_shape(gan)[:2], classes)
     self._gan = gan
     self._seed = seed
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """RGB images, uint8 [n, h, w, 3], at ascending indices; all before the last are generated."""
+    """Yields RGB images, uint8 [n, h, w, 3], at ascending indices; generates all up to the last."""
     first = 0
-    for images, _ in sample(self._gan, int(indices[-1]) + 1, self._seed):
+    for images, _ in sample(self._gan, int(indices[-1]) + 1, self._seed, self.classes):
       chosen = indices[(indices >= first) & (indices < first + len(images))] - first
       first += len(images)
       if len(chosen):
         yield rgb(images[chosen])
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
-    """The classes of the images at indices, int [n], which take turns; None without classes."""
-    return indices % self._gan.num_classes if self._gan.num_classes else None
+    """Returns the labels of the images at indices, int [n]; None without classes."""
+    return self.classes.in_shares(self.size)[indices] if self.classes else None
 
 
-def _codes(latents: Latents, latent_dim: int, seed: int, batch: int) -> np.ndarray:
-  """The codes of batch number `batch`, `[BATCH, latent_dim]`."""
+def _drawn(latents: Latents, latent_dim: int, seed: int, batch: int) -> np.ndarray:
+  """Returns the latents of batch number `batch`, `[BATCH, latent_dim]`."""
   put_back = context.remember_run()
   random.set_seed(seed)
   try:
@@ -246,7 +266,7 @@ def _checked(images: tf.Tensor) -> np.ndarray:
 
 
 def _path(stops: np.ndarray, positions: np.ndarray, between: Any) -> np.ndarray:
-  """The points `[n, d]` at positions [n] in [0, stops - 1] of a path through `stops [k, d]`."""
+  """Returns points `[n, d]` at positions [n] in [0, k - 1] of a path through `stops [k, d]`."""
   if len(stops) == 1:
     return np.repeat(stops, len(positions), 0)
   firsts = np.minimum(positions.astype(int), len(stops) - 2)
@@ -260,9 +280,9 @@ def _chord(start: np.ndarray, end: np.ndarray, t: float) -> np.ndarray:
 
 
 def _arc(start: np.ndarray, end: np.ndarray, t: float) -> np.ndarray:
-  """Spherical interpolation (Shoemake 1985): the angle to `start` grows evenly."""
+  """Interpolates spherically (Shoemake 1985): the angle to `start` is proportional to t."""
   cosine = np.dot(start, end) / (np.linalg.norm(start) * np.linalg.norm(end))
   angle = np.arccos(np.clip(cosine, -1.0, 1.0))
-  if np.sin(angle) < 1e-6:  # The codes are parallel.
+  if np.sin(angle) < 1e-6:  # The latents are parallel.
     return _chord(start, end, t)
   return (np.sin((1.0 - t) * angle) * start + np.sin(t * angle) * end) / np.sin(angle)

@@ -1,1 +1,1 @@
-"""Latent codes: where they are drawn, and how they are optimized."""
+"""Latents: their distributions and their optimization."""

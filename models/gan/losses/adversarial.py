@@ -1,8 +1,8 @@
 """Adversarial losses of a discriminator and a generator, as functions of scores.
 
 A score is the discriminator's output: high means real. Every loss is the mean over the replica's
-own examples, in float64 for float64 scores and in float32 for all others. TF-GAN computes those
-that it has. Gin refers to them by name: `SNGAN.loss = @hinge`.
+own examples, in float64 for float64 scores and in float32 for all others. TF-GAN computes all but
+`relativistic`. Gin refers to them by name: `SNGAN.loss = @hinge`.
 """
 
 import dataclasses
@@ -18,25 +18,25 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class AdversarialLoss:
-  """The losses of the two players."""
+  """The losses of the two networks."""
 
   # Real and generated scores of equal shapes, [n] or [n, 1] -> [].
   discriminator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   generator: Callable[..., tf.Tensor]  # Generated scores, [n] or [n, 1] -> [].
-  middle: float = 0.0  # The score that is as far from real as from generated.
+  middle: float = 0.0  # The score halfway between real and generated.
 
   def encoder(self, real: tf.Tensor) -> tf.Tensor:
-    """The loss of what makes real pairs look generated: the generator's, mirrored; `[n] -> []`."""
+    """Returns the loss for making real pairs look generated, `[n] -> []`: mirrors `generator`."""
     return self.generator(2 * self.middle - real)
 
   def accuracy(self, real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
-    """The fraction [] of real scores `[n]` above the middle and of generated ones `[m]` below."""
+    """Returns the fraction [] of correct scores: real ones `[n]` high, generated ones `[m]` low."""
     return accuracy(real - self.middle, fake - self.middle)
 
 
 def _loss(name: str, discriminator: dict[str, float] | None = None,
           generator: dict[str, float] | None = None) -> AdversarialLoss:
-  """TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, with options for each."""
+  """Wraps TF-GAN's `NAME_discriminator_loss` and `NAME_generator_loss`, with their options."""
   module = tfgan.losses()
   return AdversarialLoss(
       functools.partial(getattr(module, f"{name}_discriminator_loss"), loss_collection=None,
@@ -81,7 +81,7 @@ def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
 def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
   """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
 
-  Others call it the softplus loss, or the non-saturating logistic loss of StyleGAN.
+  It is also called the softplus loss, or the non-saturating logistic loss (StyleGAN).
 
   Args:
     label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
@@ -109,11 +109,11 @@ def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> Adversari
 
 
 def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-  """mean(softplus(others - scores)): each score should be above the other one at its place.
+  """mean(softplus(others - scores)): each score should exceed its counterpart.
 
   `[n], [n] -> []`. The discriminator minimizes `relativistic(real, fake)`, and the generator
   `relativistic(fake, real)`. A discriminator cannot lower it by pushing all samples to one side of
-  a fixed border, which makes a generator forget modes.
+  a fixed boundary, which makes a generator drop modes.
 
   Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
   (arXiv:2501.05441), equation 2.
@@ -122,6 +122,6 @@ def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def accuracy(real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
-  """The fraction [] of real scores `[n]` above 0 and of generated ones `[m]` below, for a log."""
+  """Returns the fraction [] of real scores `[n]` above 0 and of generated ones `[m]` below."""
   is_right = tf.concat([real > 0, fake < 0], 0)
   return tf.reduce_mean(tf.cast(is_right, keras.config.floatx()))

@@ -1,9 +1,9 @@
-"""The losses of TF-GAN 2.1.0 on today's TensorFlow. Every workaround that they need is here.
+"""The losses of TF-GAN 2.1.0 on current TensorFlow, with all the workarounds that they need.
 
-`import tensorflow_gan` fails since TensorFlow 2.16, which has no `tf.estimator`. The losses do not
-need it, but the package's `__init__` imports everything. So this module loads their one file from
-the package's folder. That is fast, too: 2 ms instead of 0.8 s for the whole package. The loaded
-module is a private copy: `sys.modules` and TensorFlow itself do not change.
+`import tensorflow_gan` has failed since TensorFlow 2.16, which has no `tf.estimator`. The losses do
+not need it, but the package's `__init__` imports everything. So this module loads just their file
+from the package's folder, which is also faster: 2 ms instead of 0.8 s for the whole package. The
+loaded module is a private copy: `sys.modules` and TensorFlow itself do not change.
 """
 
 import functools
@@ -18,10 +18,10 @@ import tensorflow as tf
 
 @functools.cache
 def losses() -> types.ModuleType:
-  """`tensorflow_gan.losses.wargs`: losses as functions of scores.
+  """Returns `tensorflow_gan.losses.wargs`: losses as functions of scores.
 
-  Unlike the originals they keep float64. TF-GAN rounds every score to float32, and a float64 proof
-  would take this error of 1e-7 for a bug. Half-precision scores give float32 losses.
+  Unlike the originals they keep float64. TF-GAN rounds every score to float32, and float64 tests
+  would see this error of 1e-7 as a bug. Half-precision scores give float32 losses.
   """
   module = _load()
   v1 = _View(tf.compat.v1, losses=_View(tf.compat.v1.losses, compute_weighted_loss=_mean_loss,
@@ -43,12 +43,12 @@ class _View:
 
 
 def exact(x: tf.Tensor) -> tf.Tensor:
-  """Numbers in the precision of losses: float64 as it is, and others in float32."""
+  """Casts to the precision of losses: float64 stays, everything else becomes float32."""
   return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
 
 
 def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, *options: Any, **more: Any) -> tf.Tensor:
-  """`tf.compat.v1.losses.compute_weighted_loss`, but without rounding float64 to float32."""
+  """Computes `tf.compat.v1.losses.compute_weighted_loss` without rounding float64 to float32."""
   if losses.dtype != tf.float64:
     return tf.compat.v1.losses.compute_weighted_loss(losses, weights, *options, **more)
   return tf.reduce_mean(losses)
@@ -56,7 +56,7 @@ def _mean_loss(losses: tf.Tensor, weights: Any = 1.0, *options: Any, **more: Any
 
 def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 1.0,
                            label_smoothing: float = 0.0, *options: Any, **more: Any) -> tf.Tensor:
-  """`tf.compat.v1.losses.sigmoid_cross_entropy` with `_mean_loss`; float32 or float64."""
+  """Computes `tf.compat.v1.losses.sigmoid_cross_entropy` with `_mean_loss`; float32 or float64."""
   logits = exact(logits)
   labels = tf.cast(labels, logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
   losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
@@ -64,12 +64,12 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
 
 
 def _load() -> Any:
-  """A private copy of the file of the losses, loaded without the `__init__` of its packages."""
+  """Loads a private copy of the losses' file, without the `__init__` of its packages."""
   found: Any = importlib.util.find_spec("tensorflow_gan")
   spec: Any = importlib.util.spec_from_file_location(
       "losses_impl", Path(found.origin).parent / "python" / "losses" / "losses_impl.py")
   module = importlib.util.module_from_spec(spec)
-  # Its gradient penalty, which does not run on today's TensorFlow, imports this name.
+  # Its gradient penalty, which does not run on current TensorFlow, imports this name.
   package: Any = types.ModuleType("tensorflow_gan.python")
   package.contrib_utils = None
   stubs = {"tensorflow_gan": types.ModuleType("tensorflow_gan"), package.__name__: package}

@@ -1,1 +1,1 @@
-"""Networks of generative adversarial networks, each as its paper describes it."""
+"""Generators, discriminators and encoders, each as its paper describes it."""

@@ -1,4 +1,4 @@
-"""ACGAN's discriminator, which classifies images beside scoring them (Odena et al. 2017)."""
+"""ACGAN's discriminator, which scores and classifies images (Odena et al. 2017)."""
 
 from collections.abc import Callable
 
@@ -13,20 +13,20 @@ import tensorflow as tf
 class ACGANDiscriminator(keras.Model):
   """Scores and classifies images: `[n, h, w, c] -> [n], [n, num_classes]`.
 
-  Both are linear in the features of another network, which sees no labels (Odena et al. 2017,
+  Both outputs are linear in the features of a network that sees no labels (Odena et al. 2017,
   arXiv:1610.09585, section 3). `@classification()` trains the classifier, and
-  `GAN.generator_classification` makes the generator draw what it recognizes. Logits are float32
-  (float64 under its policy).
+  `GAN.generator_classification` trains the generator against it. Logits are float32 (float64 under
+  its policy).
 
   Args:
-    resolution: pixels, one of those of the network.
+    resolution: pixels, a resolution of the network.
     channels: 1 for gray, 3 for color images.
     num_classes: the number of classes.
     network: makes the network, such as `@DCGANDiscriminator`, which has `features`, `num_features`
       and the layer `linear`.
 
   Raises:
-    UsageError: there are not two classes; and what the network raises.
+    UsageError: there are fewer than two classes, or the network raises it.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
@@ -44,6 +44,6 @@ class ACGANDiscriminator(keras.Model):
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None, training: bool = False
            ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scores `[n]` and logits `[n, num_classes]` of images; `labels` have no effect."""
+    """Returns scores `[n]` and logits `[n, num_classes]` of images; `labels` have no effect."""
     features = self.network.features(images, training)
     return self.network.linear(features)[:, 0], self.classifier(features)

@@ -1,4 +1,4 @@
-"""Self-attention between the positions of a map of features."""
+"""Self-attention between the positions of a feature map."""
 
 from models.gan.networks.building import SameShape
 from replicator import SpectralNorm, UsageError
@@ -10,10 +10,9 @@ import tensorflow as tf
 class SelfAttention(SameShape):
   """`x + gain * attention(x)`: `[n, h, w, c] -> [n, h, w, c]`, with h and w even.
 
-  Every position asks with c / 8 channels. The answers are means of c / 2 channels, over positions
-  that 2x2 max-pooling keeps, and a last convolution makes c channels of them. The 1x1 convolutions
-  have no bias, and are orthogonal at first and spectrally normalized. The gain is a scalar, 0 at
-  first.
+  Queries and keys have c / 8 channels, values c / 2. Keys and values are max-pooled 2x2, and a last
+  convolution maps the result to c channels. The 1x1 convolutions are spectrally normalized, start
+  orthogonal and have no bias. The gain is a scalar that starts at 0.
 
   Reference: Zhang et al. 2018 (arXiv:1805.08318), equations 1 to 3, with the pooling and the widths
   of Brock et al. 2018 (arXiv:1809.11096) and of both groups' public code.
@@ -44,13 +43,13 @@ class SelfAttention(SameShape):
 
 def with_attention(network: str, attention: int | None, blocks: list[keras.Layer],
                    sizes: list[int], last: bool = False) -> list[keras.Layer]:
-  """Blocks with self-attention behind the first one whose map has the size for it, or the last.
+  """Inserts self-attention after the first (or last) block whose map has the size for it.
 
   `attention` is that size in pixels; 0 for none, and None for 64 pixels if there are such maps.
-  `sizes` are those of the map after each block.
+  `sizes` are the map sizes after each block.
 
   Raises:
-    UsageError: no map has that size; the line names the network.
+    UsageError: no map has that size; the message names the network.
   """
   if attention and attention not in sizes:
     known = ", ".join(map(str, sorted(set(sizes))))

@@ -1,9 +1,9 @@
 """The encoder and the discriminator of BigBiGAN (Donahue and Simonyan 2019, arXiv:1907.02544).
 
-The generator is BigGAN's, without classes. The encoder has the blocks of BigGAN's discriminator
-with batch normalization, at the resolution of the generator, where the paper has a ResNet or a
-RevNet at twice the resolution. Its head and the discriminator's two small networks are residual
-multilayer perceptrons. All initial weights are orthogonal, and initial biases are zero.
+The generator is BigGAN's, without classes. The encoder has the blocks of BigGAN's discriminator,
+with batch normalization, at the generator's resolution; the paper uses a ResNet or RevNet at twice
+the resolution. Its head and the discriminator's two small networks are residual multilayer
+perceptrons. All initial weights are orthogonal, and initial biases are zero.
 """
 
 from collections.abc import Callable
@@ -21,44 +21,44 @@ import tensorflow as tf
 
 
 class PairScores(NamedTuple):
-  """Scores of pairs of an image and a code, each `[n]`; high means a real image and its code."""
+  """Scores of pairs of image and latent, each `[n]`; high means a real image and its latent."""
 
   joint: tf.Tensor
   image: tf.Tensor  # The image alone.
-  code: tf.Tensor  # The code alone.
+  latent: tf.Tensor  # The latent alone.
 
 
-class CodeDistribution(NamedTuple):
-  """Independent normal distributions of codes: means and standard deviations `[n, latent_dim]`."""
+class LatentDistribution(NamedTuple):
+  """Independent normal distributions of latents: means, standard deviations `[n, latent_dim]`."""
 
   mean: tf.Tensor
   scale: tf.Tensor
 
   def draw(self) -> tf.Tensor:
-    """Codes `[n, latent_dim]`, drawn from the stream `code` of random numbers."""
+    """Draws latents `[n, latent_dim]` from the random stream `code`."""
     noise = random.normal("code", self.mean.shape, dtype=self.mean.dtype)
     return self.mean + noise * self.scale
 
 
 @gin.configurable(denylist=["resolution", "channels", "latent_dim"])
 class BigBiGANDiscriminator(keras.Model):
-  """Scores images, codes, and pairs of both: `[n, h, w, c], [n, latent_dim] -> PairScores`.
+  """Scores images, latents, and pairs of both: `[n, h, w, c], [n, latent_dim] -> PairScores`.
 
-  The network F makes features of an image, and H of a code. J sees both. Each of the three ends
-  with a linear layer that gives its score. All is spectrally normalized.
+  The network F computes features of an image, and H of a latent. J takes both. Each of the three
+  ends with a linear layer that outputs its score. Everything is spectrally normalized.
 
   Args:
     resolution: height and width of the images, in pixels.
     channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code.
+    latent_dim: the length of a latent.
     image_network: makes F from resolution and channels: a discriminator of images with `features`,
       `num_features` and the layer `linear`, such as `BigGANDiscriminator` and
       `BigGANDeepDiscriminator`.
-    units: the width of H and J.
-    layers: the number of linear layers of H, and of J, before the one that gives the score.
+    units: the units of each linear layer of H and J.
+    layers: the number of linear layers of H, and of J, before the score's layer.
 
   Raises:
-    UsageError: `units` or `layers` is below 1, images have another size, or codes another length.
+    UsageError: `units` or `layers` is below 1, images have another size, or latents another length.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
@@ -68,40 +68,40 @@ class BigBiGANDiscriminator(keras.Model):
     at_least_one("BigBiGANDiscriminator", units=units, layers=layers)
     self.latent_dim = latent_dim
     self.of_image = image_network(resolution, channels)
-    self.of_code, self.of_pair = (ResidualPerceptron(units, layers, spectral=True)
+    self.of_latent, self.of_pair = (ResidualPerceptron(units, layers, spectral=True)
                                   for _ in range(2))
-    self.of_code.build((None, latent_dim))
+    self.of_latent.build((None, latent_dim))
     self.of_pair.build((None, self.of_image.num_features + units))
-    self.code_score, self.joint_score = (dense(1, units, self.variable_dtype) for _ in range(2))
+    self.latent_score, self.joint_score = (dense(1, units, self.variable_dtype) for _ in range(2))
     self.built = True
 
-  def call(self, images: tf.Tensor, codes: tf.Tensor, training: bool = False) -> PairScores:
-    """Scores of images with `codes [n, latent_dim]`."""
-    if codes.shape[1:] != (self.latent_dim,):
-      raise UsageError(f"BigBiGANDiscriminator is built for codes of length {self.latent_dim} but "
-                       f"was given {list(codes.shape)}: pass the latent_dim of the generator")
+  def call(self, images: tf.Tensor, latents: tf.Tensor, training: bool = False) -> PairScores:
+    """Scores images together with `latents [n, latent_dim]`."""
+    if latents.shape[1:] != (self.latent_dim,):
+      raise UsageError(f"BigBiGANDiscriminator is built for latents of length {self.latent_dim} "
+                       f"but was given {list(latents.shape)}: pass the latent_dim of the generator")
     of_image = self.of_image.features(images, training)
-    of_code = self.of_code(codes)
-    of_pair = self.of_pair(tf.concat([of_image, of_code], axis=1))
+    of_latent = self.of_latent(latents)
+    of_pair = self.of_pair(tf.concat([of_image, of_latent], axis=1))
     return PairScores(self.joint_score(of_pair)[:, 0], self.of_image.linear(of_image)[:, 0],
-                      self.code_score(of_code)[:, 0])
+                      self.latent_score(of_latent)[:, 0])
 
 
 @gin.configurable(denylist=["resolution", "channels", "latent_dim"])
 class BigBiGANEncoder(keras.Model):
-  """Infers the distributions of the codes of images: `[n, h, w, c] -> CodeDistribution`.
+  """Infers the distributions of the latents of images: `[n, h, w, c] -> LatentDistribution`.
 
-  Residual blocks, batch normalization, ReLU and the mean over all positions give features, of which
-  a residual multilayer perceptron makes means and scales. They are float32 (float64 under its
-  policy). The codes that train the networks are drawn: encoders without noise have collapsed.
+  Residual blocks, batch normalization, ReLU and the mean over all positions give features, from
+  which a residual multilayer perceptron computes means and scales. They are float32 (float64 under
+  its policy). Training samples latents, because deterministic encoders have collapsed.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code.
-    width: the unit of the channel counts of all blocks.
-    units: the width of the perceptron.
-    layers: the number of its linear layers, before the one that gives mean and scale.
+    latent_dim: the length of a latent.
+    base_channels: the unit of the channels of all blocks, BigGAN's ch.
+    units: the units of each of its perceptron's linear layers.
+    layers: the number of these linear layers, before the output layer.
 
   Attributes:
     num_features: the number of features.
@@ -111,14 +111,14 @@ class BigBiGANEncoder(keras.Model):
       size.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120, width: int = 96,
-               units: int = 4096, layers: int = 4):
+  def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
+               base_channels: int = 96, units: int = 4096, layers: int = 4):
     super().__init__(autocast=False)
     at_least_one("BigBiGANEncoder", units=units, layers=layers)
     architecture = architecture_of("BigBiGANEncoder", "BigGAN", ARCHITECTURES, resolution)
     self.image_shape = (resolution, resolution, channels)
     self.trunk: list[keras.layers.Layer] = [
-        DownBlock(width * count, i < architecture.halvings, i == 0, spectral=False)
+        DownBlock(base_channels * count, i < architecture.downsamplings, i == 0, spectral=False)
         for i, count in enumerate(architecture.down)]
     self.trunk.append(GlobalBatchNorm())
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
@@ -129,14 +129,14 @@ class BigBiGANEncoder(keras.Model):
     self.mean_and_scale.build((None, units))
     self.built = True
 
-  def call(self, images: tf.Tensor, training: bool = False) -> CodeDistribution:
-    """The distributions of the codes of images."""
+  def call(self, images: tf.Tensor, training: bool = False) -> LatentDistribution:
+    """Returns the distributions of the latents of images."""
     outputs = self.mean_and_scale(self.perceptron(self.features(images, training)))
     mean, scale = tf.split(outputs, 2, axis=1)
-    return CodeDistribution(mean, tf.nn.softplus(scale))
+    return LatentDistribution(mean, tf.nn.softplus(scale))
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features `[n, num_features]` of images, on which the paper trains linear classifiers."""
+    """Returns features `[n, num_features]`, on which the paper trains linear classifiers."""
     check_images("BigBiGANEncoder", self.image_shape, images)
     x = call_chain(self.trunk, images, training=training)
     return tf.reduce_mean(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])

@@ -1,11 +1,11 @@
 """The networks of BigGAN, for images of 8 to 512 pixels (Brock et al. 2018, arXiv:1809.11096).
 
-Tables 4 to 6 of the paper describe 128, 256 and 512 pixels. Those for 32 and 64 are of google's
-compare_gan; ajbrock/BigGAN-PyTorch has a narrower discriminator at 64. Those for 8 and 16 follow 32
-with fewer blocks. Where the public code differs, this is the paper: self-attention at 64 pixels in
-all networks (compare_gan's generator for 256 has it at 128), the factor of conditional batch
-normalization is 1 + W condition (compare_gan leaves out the 1), no ReLU before the discriminator's
-first block, and a shortcut in every block (compare_gan has none between equal widths).
+Tables 4 to 6 of the paper describe 128, 256 and 512 pixels. 32 and 64 follow Google's compare_gan;
+ajbrock/BigGAN-PyTorch has a narrower discriminator at 64. 8 and 16 are like 32 with fewer blocks.
+Where the public code differs, we follow the paper: self-attention at 64 pixels in all networks
+(compare_gan's generator for 256 has it at 128), 1 + W condition as factor of conditional batch
+normalization (compare_gan leaves out the 1), no ReLU before the discriminator's first block, and a
+shortcut in every block (compare_gan has none between equal widths).
 """
 
 from models.gan.networks.attention import SelfAttention, with_attention
@@ -20,51 +20,51 @@ import keras
 import tensorflow as tf
 
 ARCHITECTURES = {
-    8: Architecture((4,) * 2, (2,) * 3, halvings=1),
-    16: Architecture((4,) * 3, (2,) * 3, halvings=1),
-    32: Architecture((4,) * 4, (2,) * 4, halvings=2),
-    64: Architecture((16, 16, 8, 4, 2), (2, 4, 8, 16, 16), halvings=4),
-    128: Architecture((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), halvings=5),
-    256: Architecture((16, 16, 8, 8, 4, 2, 1), (1, 2, 4, 8, 8, 16, 16), halvings=6),
-    512: Architecture((16, 16, 8, 8, 4, 2, 1, 1), (1, 1, 2, 4, 8, 8, 16, 16), halvings=7),
+    8: Architecture((4,) * 2, (2,) * 3, downsamplings=1),
+    16: Architecture((4,) * 3, (2,) * 3, downsamplings=1),
+    32: Architecture((4,) * 4, (2,) * 4, downsamplings=2),
+    64: Architecture((16, 16, 8, 4, 2), (2, 4, 8, 16, 16), downsamplings=4),
+    128: Architecture((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), downsamplings=5),
+    256: Architecture((16, 16, 8, 8, 4, 2, 1), (1, 2, 4, 8, 8, 16, 16), downsamplings=6),
+    512: Architecture((16, 16, 8, 8, 4, 2, 1, 1), (1, 1, 2, 4, 8, 8, 16, 16), downsamplings=7),
 }
 
 
 @gin.configurable
 class BigGANGenerator(keras.Model):
-  """Draws images from codes: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
-  The code is cut into equal chunks. The first makes a 4x4 map. Each of the others, with the
-  embedding of the class that all blocks share, conditions the batch normalization of one block,
-  which doubles the size. All convolutions and linear layers are spectrally normalized, but the
-  embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
+  The latent is split into equal chunks. A linear layer maps the first to a 4x4 map. Each of the
+  others, with the class embedding that all blocks share, conditions the batch normalization of one
+  block, which doubles the size. All convolutions and linear layers are spectrally normalized, but
+  the embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code; the paper has 120, 140 and 160 for 128, 256 and 512 pixels.
-    num_classes: 0 for a generator without labels, whose blocks see their chunk alone.
-    width: the unit of the channel counts of all layers.
-    embedding_dim: the length of the embedding of a class.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
+    latent_dim: the length of a latent; 120, 140 and 160 in the paper for 128, 256 and 512 pixels.
+    num_classes: 0 for a generator without labels, whose blocks get only their chunk.
+    base_channels: the unit of the channels of all layers, the paper's ch.
+    embedding_dim: the length of a class embedding.
+    attention: the size of the map that gets self-attention; 0 for none, and None for the paper's
+      64 pixels, if there is such a map.
 
   Raises:
-    UsageError: the resolution or the size for attention is unknown, the code does not divide into
+    UsageError: the resolution or the size for attention is unknown, the latent does not divide into
       chunks, or a call lacks labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
-               num_classes: int = 0, width: int = 96, embedding_dim: int = 128,
+               num_classes: int = 0, base_channels: int = 96, embedding_dim: int = 128,
                attention: int | None = None):
     super().__init__(autocast=False)
     architecture = architecture_of("BigGANGenerator", "BigGAN", ARCHITECTURES, resolution)
-    first, *others = [width * count for count in architecture.up]
+    first, *others = [base_channels * count for count in architecture.up]
     self.num_classes = num_classes
     self.num_chunks = len(architecture.up)
     if latent_dim % self.num_chunks:
-      raise UsageError(f"BigGANGenerator.latent_dim = {latent_dim}: at {resolution} pixels a code "
-                       f"is cut into {self.num_chunks} equal chunks; write a multiple of "
+      raise UsageError(f"BigGANGenerator.latent_dim = {latent_dim}: at {resolution} pixels a "
+                       f"latent is cut into {self.num_chunks} equal chunks; write a multiple of "
                        f"{self.num_chunks}")
     chunk = latent_dim // self.num_chunks
     if num_classes:
@@ -84,7 +84,7 @@ class BigGANGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
+    """Draws images from `z [n, latent_dim]` and, if conditional, labels as in `class_weights`."""
     first, *chunks = tf.split(tf.cast(z, self.variable_dtype), self.num_chunks, axis=1)
     shared = []
     if self.num_classes:
@@ -109,22 +109,23 @@ class BigGANDiscriminator(Discriminator):
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
     num_classes: above 0, the score has a projection term.
-    width: the unit of the channel counts of all layers.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
+    base_channels: the unit of the channels of all layers, the paper's ch.
+    attention: the size of the map that gets self-attention; 0 for none, and None for the paper's
+      64 pixels, if there is such a map.
 
   Raises:
     UsageError: the resolution or the size for attention is unknown, images have another size, or
       labels are missing.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 96,
+  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
+               base_channels: int = 96,
                attention: int | None = None):
     super().__init__((resolution, resolution, channels), num_classes)
     architecture = architecture_of("BigGANDiscriminator", "BigGAN", ARCHITECTURES, resolution)
-    blocks = [DownBlock(width * count, i < architecture.halvings, i == 0)
+    blocks = [DownBlock(base_channels * count, i < architecture.downsamplings, i == 0)
               for i, count in enumerate(architecture.down)]
-    sizes = [resolution // 2 ** min(i + 1, architecture.halvings) for i in range(len(blocks))]
+    sizes = [resolution // 2 ** min(i + 1, architecture.downsamplings) for i in range(len(blocks))]
     self.trunk = with_attention("BigGANDiscriminator", attention, blocks, sizes, last=True)
     self.num_features = build_chain(self.trunk, (None, *self.image_shape))[-1]
     self.linear = dense(1, self.num_features, self.variable_dtype)

@@ -1,10 +1,9 @@
 """The networks of BigGAN-deep, for images of 8 to 512 pixels (Brock et al. 2018, arXiv:1809.11096).
 
-Tables 7 to 9 of the paper describe 128, 256 and 512 pixels, and google's compare_gan those for 64.
-Those for 8, 16 and 32 follow, with two blocks for each size. The blocks are bottlenecks whose
-shortcuts keep the identity: where the generator needs fewer channels it drops some, and where the
-discriminator needs more a 1x1 convolution adds them. All initial weights are orthogonal, and
-initial biases are zero.
+Tables 7 to 9 of the paper describe 128, 256 and 512 pixels; 64 follows Google's compare_gan. 8, 16
+and 32 continue the pattern, with two blocks for each size. The blocks are bottlenecks with identity
+shortcuts: if the generator needs fewer channels, it drops some, and if the discriminator needs
+more, a 1x1 convolution adds them. All initial weights are orthogonal, and initial biases are zero.
 """
 
 from models.gan.networks.attention import SelfAttention, with_attention
@@ -19,8 +18,8 @@ import gin
 import keras
 import tensorflow as tf
 
-# In units of the width. The generator: channels of its 4x4 map, then after each block. The second
-# of two blocks doubles the size.
+# In units of `base_channels`. The generator: channels of its 4x4 map, then after each block. The
+# second of two blocks doubles the size.
 UP = {
     8: (4,) * 3,
     16: (4,) * 5,
@@ -45,35 +44,35 @@ DOWN = {
 
 @gin.configurable
 class BigGANDeepGenerator(keras.Model):
-  """Draws images from codes: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
-  The whole code, with the embedding of the class, makes a 4x4 map and conditions the batch
+  The whole latent and the class embedding are mapped to a 4x4 map, and condition the batch
   normalization of all blocks. All convolutions and linear layers are spectrally normalized, but the
   embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code.
-    num_classes: 0 for a generator without labels, whose blocks see the code alone.
-    width: the unit of the channel counts of all layers.
-    embedding_dim: the length of the embedding of a class.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
-    leak: the slope of the activations below 0; LOGAN has 0.2.
+    latent_dim: the length of a latent.
+    num_classes: 0 for a generator without labels, whose blocks get only the latent.
+    base_channels: the unit of the channels of all layers, the paper's ch.
+    embedding_dim: the length of a class embedding.
+    attention: the size of the map that gets self-attention; 0 for none, and None for the paper's
+      64 pixels, if there is such a map.
+    negative_slope: the slope of the activations below 0; 0.2 in LOGAN.
 
   Raises:
     UsageError: the resolution or the size for attention is unknown, or a call lacks labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,
-               num_classes: int = 0, width: int = 128, embedding_dim: int = 128,
-               attention: int | None = None, leak: float = 0.0):
+               num_classes: int = 0, base_channels: int = 128, embedding_dim: int = 128,
+               attention: int | None = None, negative_slope: float = 0.0):
     super().__init__(autocast=False)
     counts = architecture_of("BigGANDeepGenerator", "BigGAN-deep", UP, resolution)
-    first, *others = [width * count for count in counts]
+    first, *others = [base_channels * count for count in counts]
     self.num_classes = num_classes
-    self.leak = leak
+    self.negative_slope = negative_slope
     condition_dim = latent_dim
     if num_classes:
       condition_dim += embedding_dim
@@ -81,7 +80,7 @@ class BigGANDeepGenerator(keras.Model):
                                        initializer="orthogonal", autocast=False)
     self.base = (4, 4, first)
     self.linear = dense(4 * 4 * first, condition_dim, self.dtype_policy)
-    blocks = [DeepUpBlock(filters, condition_dim, double=i % 2 == 1, leak=leak)
+    blocks = [DeepUpBlock(filters, condition_dim, double=i % 2 == 1, negative_slope=negative_slope)
               for i, filters in enumerate(others)]
     sizes = [4 * 2 ** ((i + 1) // 2) for i in range(len(others))]
     self.trunk = with_attention("BigGANDeepGenerator", attention, blocks, sizes)
@@ -92,7 +91,7 @@ class BigGANDeepGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
+    """Draws images from `z [n, latent_dim]` and, if conditional, labels as in `class_weights`."""
     condition = tf.cast(z, self.variable_dtype)
     if self.num_classes:
       weights = class_weights(labels, self.num_classes, self.variable_dtype, "BigGANDeepGenerator")
@@ -100,7 +99,7 @@ class BigGANDeepGenerator(keras.Model):
     x = tf.reshape(self.linear(condition), [-1, *self.base])
     for layer in self.trunk:
       x = layer(x) if isinstance(layer, SelfAttention) else layer(x, condition)
-    x = self.to_image(_rectified(self.norm(x), self.leak))
+    x = self.to_image(_rectified(self.norm(x), self.negative_slope))
     return tf.tanh(tf.cast(x, self.variable_dtype))
 
 
@@ -115,23 +114,24 @@ class BigGANDeepDiscriminator(Discriminator):
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
     num_classes: above 0, the score has a projection term.
-    width: the unit of the channel counts of all layers.
-    attention: the size of the map that gets self-attention; 0 for none, and None for that of the
-      paper: 64 pixels, if there is such a map.
-    leak: the slope of the activations below 0; LOGAN has 0.2.
+    base_channels: the unit of the channels of all layers, the paper's ch.
+    attention: the size of the map that gets self-attention; 0 for none, and None for the paper's
+      64 pixels, if there is such a map.
+    negative_slope: the slope of the activations below 0; 0.2 in LOGAN.
 
   Raises:
     UsageError: the resolution or the size for attention is unknown, images have another size, or
       labels are missing.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0, width: int = 128,
-               attention: int | None = None, leak: float = 0.0):
+  def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
+               base_channels: int = 128,
+               attention: int | None = None, negative_slope: float = 0.0):
     super().__init__((resolution, resolution, channels), num_classes)
     counts = architecture_of("BigGANDeepDiscriminator", "BigGAN-deep", DOWN, resolution)
-    first, *others = [width * count for count in counts]
-    self.leak = leak
-    blocks = [DeepDownBlock(filters, halve=i % 2 == 0, leak=leak)
+    first, *others = [base_channels * count for count in counts]
+    self.negative_slope = negative_slope
+    blocks = [DeepDownBlock(filters, halve=i % 2 == 0, negative_slope=negative_slope)
               for i, filters in enumerate(others)]
     sizes = [resolution // 2 ** (i // 2 + 1) for i in range(len(others))]
     self.trunk = [conv(first, 3), *with_attention("BigGANDeepDiscriminator", attention, blocks,
@@ -143,23 +143,24 @@ class BigGANDeepDiscriminator(Discriminator):
     self.built = True
 
   def pooled(self, x: tf.Tensor) -> tf.Tensor:
-    """The features of the last map, its sums after the activation: `[n, h, w, c] -> [n, c]`."""
-    return tf.reduce_sum(tf.cast(_rectified(x, self.leak), self.variable_dtype), axis=[1, 2])
+    """Sums the activated last map over positions: `[n, h, w, c] -> [n, c]`."""
+    rectified = _rectified(x, self.negative_slope)
+    return tf.reduce_sum(tf.cast(rectified, self.variable_dtype), axis=[1, 2])
 
 
 class DeepUpBlock(keras.layers.Layer):
   """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
-  There are at most i filters. With `double`, h' = 2 h, else h' = h; the same for w'. `leak` is
-  the slope of the activations below 0.
+  There are at most i filters. With `double`, h' = 2 h, else h' = h; the same for w'.
+  `negative_slope` is the slope of the activations below 0.
   """
 
-  def __init__(self, filters: int, condition_dim: int, double: bool, leak: float):
+  def __init__(self, filters: int, condition_dim: int, double: bool, negative_slope: float):
     super().__init__(autocast=False)
     self.filters = filters
     self.condition_dim = condition_dim
     self.double = double
-    self.leak = leak
+    self.negative_slope = negative_slope
 
   def build(self, input_shape):
     hidden = max(input_shape[-1] // 4, 1)
@@ -173,7 +174,7 @@ class DeepUpBlock(keras.layers.Layer):
   def call(self, inputs: tf.Tensor, condition: tf.Tensor) -> tf.Tensor:
     x = inputs
     for norm, convolution in zip(self.norms, self.convs, strict=True):
-      x = convolution(_rectified(norm(x, condition), self.leak))
+      x = convolution(_rectified(norm(x, condition), self.negative_slope))
     kept = tf.cast(inputs[..., :self.filters], x.dtype)
     return x + (upsample(kept) if self.double else kept)
 
@@ -185,15 +186,15 @@ class DeepUpBlock(keras.layers.Layer):
 class DeepDownBlock(keras.layers.Layer):
   """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
 
-  There are at least i filters. With `halve`, h' = h / 2, else h' = h; the same for w'. `leak` is
-  the slope of the activations below 0.
+  There are at least i filters. With `halve`, h' = h / 2, else h' = h; the same for w'.
+  `negative_slope` is the slope of the activations below 0.
   """
 
-  def __init__(self, filters: int, halve: bool, leak: float):
+  def __init__(self, filters: int, halve: bool, negative_slope: float):
     super().__init__(autocast=False)
     self.filters = filters
     self.halve = halve
-    self.leak = leak
+    self.negative_slope = negative_slope
 
   def build(self, input_shape):
     hidden = max(self.filters // 4, 1)
@@ -207,8 +208,8 @@ class DeepDownBlock(keras.layers.Layer):
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     x = inputs
     for convolution in self.convs[:-1]:
-      x = convolution(_rectified(x, self.leak))
-    x = _rectified(x, self.leak)
+      x = convolution(_rectified(x, self.negative_slope))
+    x = _rectified(x, self.negative_slope)
     x = self.convs[-1](downsample(x) if self.halve else x)
     shortcut = downsample(inputs) if self.halve else inputs
     if self.added:
@@ -220,5 +221,5 @@ class DeepDownBlock(keras.layers.Layer):
     return (n, h // 2, w // 2, self.filters) if self.halve else (n, h, w, self.filters)
 
 
-def _rectified(x: tf.Tensor, leak: float) -> tf.Tensor:
-  return tf.nn.leaky_relu(x, leak) if leak else tf.nn.relu(x)
+def _rectified(x: tf.Tensor, negative_slope: float) -> tf.Tensor:
+  return tf.nn.leaky_relu(x, negative_slope) if negative_slope else tf.nn.relu(x)

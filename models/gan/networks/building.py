@@ -1,4 +1,4 @@
-"""Parts of all networks: building layer by layer, labels, and checks of their inputs."""
+"""Helpers of all networks: building layer by layer, labels, and input checks."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -27,14 +27,14 @@ def build_chain(layers: list[keras.layers.Layer], shape: tuple) -> tuple:
 
 
 def call_chain(layers: list[keras.layers.Layer], x: tf.Tensor, **options: bool) -> tf.Tensor:
-  """The output of a chain of layers."""
+  """Calls a chain of layers; returns the output of the last."""
   for layer in layers:
     x = layer(x, **options)
   return x
 
 
 class Residual(SameShape):
-  """Adds to its inputs what a chain of layers makes of them."""
+  """A residual connection around a chain of layers."""
 
   def __init__(self, trunk: list[keras.layers.Layer]):
     super().__init__()
@@ -49,24 +49,24 @@ class Residual(SameShape):
 
 def linear(inputs: int, outputs: int, initializer: keras.initializers.Initializer,
            dtype: str | None = None) -> keras.layers.Dense:
-  """A linear layer without bias, `[n, inputs] -> [n, outputs]`, whose kernel exists already."""
+  """Makes a built linear layer without bias, `[n, inputs] -> [n, outputs]`."""
   layer = keras.layers.Dense(outputs, use_bias=False, kernel_initializer=initializer, dtype=dtype)
   layer.build((None, inputs))
   return layer
 
 
 def small_normal() -> keras.initializers.Initializer:
-  """Normal numbers with standard deviation 0.02."""
-  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
+  """Makes an initializer of normal numbers with standard deviation 0.02."""
+  # New in each call, because a Keras initializer repeats its numbers when reused.
   return keras.initializers.RandomNormal(stddev=0.02)
 
 
 def architecture_of(network: str, paper: str, architectures: Mapping[int, _Architecture],
                     resolution: int) -> _Architecture:
-  """The architecture for a resolution, of those that a paper describes.
+  """Returns a paper's architecture for a resolution.
 
   Raises:
-    UsageError: there is none; the line names the network, and the resolutions that there are.
+    UsageError: there is none; the message names the network and the available resolutions.
   """
   if resolution not in architectures:
     valid = ", ".join(map(str, architectures))
@@ -76,7 +76,7 @@ def architecture_of(network: str, paper: str, architectures: Mapping[int, _Archi
 
 
 def check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor) -> None:
-  """Raises a `UsageError` if images `[n, h, w, c]` are not of the size that a network is for."""
+  """Raises a `UsageError` if images `[n, h, w, c]` do not have the network's image shape."""
   if tuple(images.shape[1:]) != expected:
     found = " x ".join(map(str, images.shape[1:]))
     advice = (f"set {network}.resolution and {network}.channels to those"
@@ -86,7 +86,7 @@ def check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor
 
 
 def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> None:
-  """Raises a `UsageError` if a network of classes is called without labels."""
+  """Raises a `UsageError` if a conditional network is called without labels."""
   if num_classes and labels is None:
     raise UsageError(f"{network}.num_classes = {num_classes} makes it conditional, but it was "
                      "given no labels: pass labels, or set num_classes = 0")
@@ -94,11 +94,11 @@ def check_labels(network: str, num_classes: int, labels: tf.Tensor | None) -> No
 
 def class_weights(labels: tf.Tensor | None, num_classes: int, dtype: tf.DType | str,
                   network: str) -> tf.Tensor:
-  """The weights of classes `[n, num_classes]` of a generator's examples, in a floating dtype.
+  """Returns class weights `[n, num_classes]` of a generator's examples, in a floating dtype.
 
-  Integer labels `[n]` weight their class with 1 and others with 0: a product with these rows is a
-  lookup whose gradient is dense and deterministic. Floating labels `[n, num_classes]` are such
-  weights, those of a mixture of classes. Without labels it raises as `check_labels` does.
+  Integer labels `[n]` become one-hot rows: multiplying by them is a lookup with a dense,
+  deterministic gradient. Floating labels `[n, num_classes]` are weights already, for a mixture of
+  classes. Without labels it raises as `check_labels` does.
   """
   check_labels(network, num_classes, labels)
   labels = tf.convert_to_tensor(labels)

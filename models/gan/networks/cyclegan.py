@@ -1,7 +1,7 @@
-"""The networks of CycleGAN, which translate images and judge patches of them.
+"""The networks of CycleGAN: a generator that translates images, and a patch discriminator.
 
-Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both have instance normalization, which looks at
-one image alone, and initial weights of standard deviation 0.02.
+Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both have instance normalization, which is
+independent for each image, and initial weights of standard deviation 0.02.
 """
 
 from models.gan.networks.building import (
@@ -24,31 +24,32 @@ import tensorflow as tf
 class CycleGANGenerator(keras.Model):
   """Translates images: `[n, resolution, resolution, channels] -> [n, ..., channels]`, in [-1, 1].
 
-  In the paper's words, with the width k and two halvings: c7s1-k, d2k, d4k, R4k for each block,
-  u2k, uk, and a 7x7 convolution with tanh. The convolutions that keep the size see a border that
-  reflects the image.
+  In the paper's notation, with k base channels and two downsamplings: c7s1-k, d2k, d4k, R4k for
+  each block, u2k, uk, and a 7x7 convolution with tanh. Convolutions that keep the size have
+  reflection padding.
 
   Args:
     resolution: pixels.
     channels: 1 for gray, 3 for color images.
-    width: k; 64 in the paper.
+    base_channels: k, the channels at the full size; 64 in the paper, `ngf` in the authors' code.
     blocks: residual blocks; 6 in the paper for 128 pixels, 9 for 256.
-    halvings: how often the size is halved in front of the blocks, and doubled behind them.
+    downsamplings: number of halvings of the size before the blocks, and of doublings after them.
 
   Raises:
-    UsageError: a number is below 1, so many halvings leave no map of 2x2, or images have another
-      size.
+    UsageError: a number is below 1, the downsamplings leave less than a 2x2 map, or images have a
+      different size.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, width: int = 64, blocks: int = 9,
-               halvings: int = 2):
+  def __init__(self, resolution: int, channels: int = 3, base_channels: int = 64, blocks: int = 9,
+               downsamplings: int = 2):
     super().__init__(autocast=False)
-    at_least_one("CycleGANGenerator", width=width, blocks=blocks, halvings=halvings)
-    _check_halvings("CycleGANGenerator.halvings", halvings, resolution)
-    widths = [width * 2 ** i for i in range(halvings + 1)]
+    at_least_one("CycleGANGenerator", base_channels=base_channels, blocks=blocks,
+                 downsamplings=downsamplings)
+    _check_downsamplings("CycleGANGenerator.downsamplings", downsamplings, resolution)
+    widths = [base_channels * 2 ** i for i in range(downsamplings + 1)]
     self.image_shape = (resolution, resolution, channels)
     self.trunk = [
-        _Reflection(3), *_normalized(_conv(width, 7, padding="valid")),
+        _Reflection(3), *_normalized(_conv(base_channels, 7, padding="valid")),
         *(layer for filters in widths[1:] for layer in _normalized(_conv(filters, 3, 2))),
         *(_residual(widths[-1]) for _ in range(blocks)),
         *(layer for filters in widths[-2::-1] for layer in _normalized(_up(filters))),
@@ -57,7 +58,7 @@ class CycleGANGenerator(keras.Model):
     self.built = True
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Translated images, float32 (float64 under its policy)."""
+    """Translates images, float32 (float64 under its policy)."""
     check_images("CycleGANGenerator", self.image_shape, images)
     return tf.tanh(tf.cast(call_chain(self.trunk, images), self.variable_dtype))
 
@@ -66,28 +67,29 @@ class CycleGANGenerator(keras.Model):
 class PatchDiscriminator(keras.Model):
   """Scores overlapping patches of images: `[n, resolution, resolution, channels] -> [n, h, w]`.
 
-  Convolutions of 4x4 pixels: `layers` of them halve the size, from k channels up to at most 8k, and
-  two do not. 3 layers see patches of 70 pixels, 2 of 34 and 1 of 16 (Isola et al. 2016,
-  arXiv:1611.07004, appendix 6.1.2).
+  It has 4x4 convolutions: `layers` of them halve the size, with k up to at most 8k channels, and
+  two do not. 3 layers have a receptive field of 70 pixels, 2 layers 34, and 1 layer 16 (Isola et
+  al. 2016, arXiv:1611.07004, appendix 6.1.2).
 
   Args:
     resolution: pixels.
     channels: 1 for gray, 3 for color images.
-    width: k; 64 in the paper.
-    layers: how many convolutions halve the size.
+    base_channels: k, the channels of the first convolution; 64 in the paper, `ndf` in the authors'
+      code.
+    layers: number of convolutions that halve the size.
 
   Raises:
-    UsageError: a number is below 1, so many layers leave no map of 2x2, or images have another
-      size.
+    UsageError: a number is below 1, the layers leave less than a 2x2 map, or images have a
+      different size.
   """
 
-  def __init__(self, resolution: int, channels: int = 3, width: int = 64, layers: int = 3):
+  def __init__(self, resolution: int, channels: int = 3, base_channels: int = 64, layers: int = 3):
     super().__init__(autocast=False)
-    at_least_one("PatchDiscriminator", width=width, layers=layers)
-    _check_halvings("PatchDiscriminator.layers", layers, resolution)
+    at_least_one("PatchDiscriminator", base_channels=base_channels, layers=layers)
+    _check_downsamplings("PatchDiscriminator.layers", layers, resolution)
     self.image_shape = (resolution, resolution, channels)
-    widths = [width * min(2 ** i, 8) for i in range(layers + 1)]
-    self.trunk = [_conv(width, 4, 2, use_bias=True), keras.layers.LeakyReLU(0.2)]
+    widths = [base_channels * min(2 ** i, 8) for i in range(layers + 1)]
+    self.trunk = [_conv(base_channels, 4, 2, use_bias=True), keras.layers.LeakyReLU(0.2)]
     for filters in widths[1:-1]:
       self.trunk += _normalized(_conv(filters, 4, 2), keras.layers.LeakyReLU(0.2))
     self.trunk += _normalized(_conv(widths[-1], 4), keras.layers.LeakyReLU(0.2))
@@ -96,13 +98,13 @@ class PatchDiscriminator(keras.Model):
     self.built = True
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Scores of patches, float32 (float64 under its policy)."""
+    """Scores patches, float32 (float64 under its policy)."""
     check_images("PatchDiscriminator", self.image_shape, images)
     return tf.cast(call_chain(self.trunk, images)[..., 0], self.variable_dtype)
 
 
 class _Reflection(keras.layers.Layer):
-  """Pads images with their reflection: `[n, h, w, c] -> [n, h + 2 size, w + 2 size, c]`."""
+  """Reflection padding: `[n, h, w, c] -> [n, h + 2 size, w + 2 size, c]`."""
 
   def __init__(self, size: int):
     super().__init__()
@@ -117,9 +119,9 @@ class _Reflection(keras.layers.Layer):
 
 
 class _InstanceNorm(SameShape):
-  """Normalizes each channel of each image (Ulyanov et al. 2016, arXiv:1607.08022).
+  """Instance normalization (Ulyanov et al. 2016, arXiv:1607.08022).
 
-  It takes less time than `keras.layers.GroupNormalization(-1)`, which reshapes.
+  It is faster than `keras.layers.GroupNormalization(-1)`, which reshapes.
   """
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -130,13 +132,13 @@ class _InstanceNorm(SameShape):
 
 
 def _residual(filters: int) -> Residual:
-  """x + norm(conv(relu(norm(conv(x))))), with convolutions of 3x3."""
+  """Makes x + norm(conv(relu(norm(conv(x))))), with 3x3 convolutions."""
   # Without the last ReLU.
   return Residual([layer for _ in range(2) for layer in (
       _Reflection(1), *_normalized(_conv(filters, 3, padding="valid")))][:-1])
 
 
-def _check_halvings(name: str, number: int, resolution: int) -> None:
+def _check_downsamplings(name: str, number: int, resolution: int) -> None:
   if resolution % 2 ** number or resolution < 2 ** (number + 1):
     raise UsageError(f"{name} = {number!r}: {resolution} pixels cannot be halved so often down to "
                      "a map of 2x2 or more; write fewer")
@@ -144,7 +146,7 @@ def _check_halvings(name: str, number: int, resolution: int) -> None:
 
 def _normalized(convolution: keras.layers.Layer, activation: keras.layers.Layer | None = None
                 ) -> list[keras.layers.Layer]:
-  """A convolution, instance normalization and an activation, by default ReLU."""
+  """Returns a convolution, instance normalization and an activation, by default ReLU."""
   return [convolution, _InstanceNorm(), activation or keras.layers.ReLU()]
 
 

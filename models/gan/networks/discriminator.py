@@ -1,4 +1,4 @@
-"""The part that the discriminators of images have in common."""
+"""The base class of image discriminators."""
 
 from models.gan.networks.building import call_chain, check_images, check_labels
 
@@ -7,21 +7,21 @@ import tensorflow as tf
 
 
 class Discriminator(keras.Model):
-  """Scores images by features h: `[n, h, w, c] -> [n]`.
+  """A discriminator that scores images by features h: `[n, h, w, c] -> [n]`.
 
-  The score is `<v, h>`; with classes plus `<embedding(label), h>`, the projection of Miyato and
+  The score is `<v, h>`; with classes, plus `<embedding(label), h>`, the projection of Miyato and
   Koyama 2018 (arXiv:1802.05637), equation 3. From h on it computes in float32 (float64 under its
-  policy), even if the layers in front have a lower precision.
+  policy), even if earlier layers have a lower precision.
 
-  A discriminator makes the layers of `chain`; `num_features`, the length of h; `linear`, of h; and
-  with classes `embedding`, of rows of `[n, num_classes]`.
+  A subclass makes the layers of `chain`; `num_features`, the length of h; the layer `linear` of h;
+  and with classes the layer `embedding` of one-hot rows `[n, num_classes]`.
 
   Args:
     image_shape: (height, width, channels) of the images.
     num_classes: 0 for a discriminator that ignores labels.
 
   Raises:
-    UsageError: images have another size, or labels are missing.
+    UsageError: images have a different size, or labels are missing.
   """
 
   def __init__(self, image_shape: tuple[int, int, int], num_classes: int, name: str | None = None):
@@ -31,7 +31,7 @@ class Discriminator(keras.Model):
 
   def call(self, images: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Scores `[n]` of images; without classes `labels [n]` are ignored.
+    """Scores images `[n]`; without classes, `labels [n]` are ignored.
 
     Each training call advances the estimated singular vectors by one power iteration.
     """
@@ -39,20 +39,20 @@ class Discriminator(keras.Model):
     return self.score(self.features(images, training), labels)
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features h `[n, num_features]` of images."""
+    """Returns features h `[n, num_features]` of images."""
     check_images(type(self).__name__, self.image_shape, images)
     return self.pooled(call_chain(self.chain(), images, training=training))
 
   def chain(self) -> list[keras.layers.Layer]:
-    """The layers from images to the last map."""
+    """Returns the layers from images to the last map."""
     return self.trunk
 
   def pooled(self, x: tf.Tensor) -> tf.Tensor:
-    """The features of the last map, its sums after a ReLU: `[n, h, w, c] -> [n, c]`."""
+    """Sums the last map over positions after a ReLU: `[n, h, w, c] -> [n, c]`."""
     return tf.reduce_sum(tf.cast(tf.nn.relu(x), self.variable_dtype), axis=[1, 2])
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """Scores `[n]` of features and labels."""
+    """Computes scores `[n]` from features and labels."""
     scores = self.linear(features)[:, 0]
     if self.num_classes:
       one_hot = tf.one_hot(labels, self.num_classes, dtype=features.dtype)

@@ -1,22 +1,22 @@
-"""A convolution of groups of channels that has gradients of any order on every device."""
+"""A grouped convolution with gradients of any order on every device."""
 
 import keras
 import tensorflow as tf
 
 
 def normal(gain: float = 1.0) -> keras.initializers.Initializer:
-  """Normal numbers of the variance gain^2 / fan_in; zeros for the gain 0."""
-  # A new one in each call, because a Keras initializer repeats its numbers when it is reused.
+  """Makes an initializer of normal numbers of variance gain^2 / fan_in; zeros for gain 0."""
+  # New in each call, because a Keras initializer repeats its numbers when reused.
   if not gain:
     return keras.initializers.Zeros()
   return keras.initializers.VarianceScaling(gain ** 2, "fan_in", "untruncated_normal")
 
 
 class GroupedConv2D(keras.layers.Layer):
-  """A 3x3 convolution of groups of channels, with zero padding: `[n, h, w, i] -> [n, h, w, o]`.
+  """A 3x3 grouped convolution with zero padding: `[n, h, w, i] -> [n, h, w, o]`.
 
-  Each of the groups has `i / groups` inputs and `o / groups` outputs. The variables are
-  `kernel [3, 3, i / groups, o]`, at first with the variance gain^2 / fan_in, and `bias [o]`.
+  Each group has `i / groups` inputs and `o / groups` outputs. The variables are
+  `kernel [3, 3, i / groups, o]`, initially with variance gain^2 / fan_in, and `bias [o]`.
   """
 
   def __init__(self, filters: int, groups: int, gain: float, **kwargs):
@@ -39,11 +39,11 @@ class GroupedConv2D(keras.layers.Layer):
 
 
 def grouped_conv2d(x: tf.Tensor, kernel: tf.Tensor, groups: int) -> tf.Tensor:
-  """`[n, h, w, i], [k, k, i / groups, o] -> [n, h, w, o]`, with gradients of any order anywhere."""
-  # On CPUs TensorFlow's own grouped convolution has gradients only by oneDNN: not in float64, and
-  # by default not without AVX-512. One convolution for each group is as fast as oneDNN's. On
-  # accelerators each would be a kernel launch. Keras compiles grouped convolutions with XLA, which
-  # takes much longer on CPUs.
+  """Convolves groups of channels: `[n, h, w, i], [k, k, i / groups, o] -> [n, h, w, o]`."""
+  # On CPUs, only oneDNN implements the gradients of TensorFlow's grouped convolution: not in
+  # float64, and by default not without AVX-512. One convolution per group is as fast as oneDNN's.
+  # On accelerators each would be a kernel launch. Keras compiles grouped convolutions with XLA,
+  # which takes much longer on CPUs.
   if groups == 1 or any(d.device_type != "CPU" for d in tf.config.list_logical_devices()):
     return tf.nn.conv2d(x, kernel, 1, "SAME")
   _, h, w, channels = x.shape

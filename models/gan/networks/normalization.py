@@ -1,4 +1,4 @@
-"""Batch normalization that depends on a class or a vector, and layer normalization."""
+"""Batch normalization conditioned on a class or a vector, and layer normalization."""
 
 from models.gan.networks.building import SameShape, class_weights
 from replicator import GlobalBatchNorm, SpectralNorm
@@ -11,7 +11,7 @@ class ClassBatchNorm(SameShape):
   """Conditional batch normalization (Dumoulin et al. 2017, arXiv:1610.07629, equation 5).
 
   Normalizes over all examples of all replicas, then scales and shifts each example by its class:
-  `[n, h, w, c], [n] -> [n, h, w, c]`. Labels are those of `class_weights`. The layer learns
+  `[n, h, w, c], [n] -> [n, h, w, c]`. Labels are as in `class_weights`. The layer learns
   `gamma [num_classes, c]`, initially ones, and `beta [num_classes, c]`, initially zeros.
   """
 
@@ -34,11 +34,11 @@ class ClassBatchNorm(SameShape):
 
 
 class ConditionalBatchNorm(SameShape):
-  """Batch normalization that a vector scales and shifts (Brock et al. 2018, arXiv:1809.11096).
+  """Batch normalization conditioned on a vector (Brock et al. 2018, arXiv:1809.11096).
 
   Normalizes over all examples of all replicas, then scales each example by `1 + W condition` and
-  shifts it by `V condition`: `[n, h, w, c], [n, d] -> [n, h, w, c]`. W and V have no bias, and are
-  orthogonal at first and spectrally normalized.
+  shifts it by `V condition`: `[n, h, w, c], [n, d] -> [n, h, w, c]`. W and V are spectrally
+  normalized, start orthogonal and have no bias.
   """
 
   def __init__(self, condition_dim: int, **kwargs):
@@ -64,12 +64,12 @@ class ConditionalBatchNorm(SameShape):
 class LayerNorm(SameShape):
   """Layer normalization (Ba et al. 2016, arXiv:1607.06450): `[n, ..., c] -> [n, ..., c]`.
 
-  Normalizes each example over all its axes; then each channel has its scale and offset. Gulrajani
-  et al. 2017 (arXiv:1704.00028), section 4, recommend it for critics with a gradient penalty.
+  Normalizes each example over all its axes, then scales and shifts each channel. Gulrajani et al.
+  2017 (arXiv:1704.00028), section 4, recommend it for critics with a gradient penalty.
 
   Its second derivatives are exact. Those of `keras.layers.LayerNormalization` are not: it calls
-  `tf.nn.moments`, which differentiates the variance as if the mean were constant. The first
-  derivative is the same, the second is not.
+  `tf.nn.moments`, which differentiates the variance as if the mean were constant. That keeps the
+  first derivative correct, but not the second.
   """
 
   def __init__(self, epsilon: float = 1e-5, **kwargs):

@@ -1,8 +1,8 @@
 """The protocols of a GAN's networks and augmentations, which experiments call.
 
-Networks of any origin fit: Keras models, modules of TensorFlow, networks of the user's. All their
-variables are made in the constructor, and `trainable_variables` lists those that an optimizer
-updates. Floats have the dtype of `keras.config.floatx()`.
+Any network that follows them works: a Keras model, a TensorFlow module, or the user's own class.
+Its constructor makes all variables, and `trainable_variables` lists those that an optimizer
+updates. Floats have the dtype `keras.config.floatx()`.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ class TrainedNetwork(Protocol):
 
 
 class GeneratorNetwork(TrainedNetwork, Protocol):
-  """Draws images from codes.
+  """Draws images from latents.
 
-  It is made by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
+  Constructed by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
   generator without labels.
   """
 
   def __call__(self, z: tf.Tensor, labels: tf.Tensor | None = None, *,
                training: bool = False) -> tf.Tensor:
-    """Images in [-1, 1]: `[n, latent_dim], int32 [n] -> [n, resolution, resolution, channels]`.
+    """Draws images in [-1, 1]: `[n, latent_dim], int32 [n] -> [n, resolution, resolution, c]`.
 
-    A generator that mixes classes also takes their weights, floating `[n, num_classes]`, as labels:
-    `models.gan.networks.building.class_weights` makes weights of both.
+    A generator that can mix classes also accepts class weights, floating `[n, num_classes]`, as
+    labels: `models.gan.networks.building.class_weights` converts both to weights.
     """
     ...
 
@@ -41,40 +41,39 @@ class GeneratorNetwork(TrainedNetwork, Protocol):
 class DiscriminatorNetwork(TrainedNetwork, Protocol):
   """Scores images: a high score means real.
 
-  It is made by `make(resolution=, channels=, num_classes=)`, with 0 classes for a discriminator
-  that ignores labels. `models.gan.networks.discriminator.Discriminator` is a base class
-  of such networks.
+  Constructed by `make(resolution=, channels=, num_classes=)`, with 0 classes for a discriminator
+  that ignores labels. `models.gan.networks.discriminator.Discriminator` is a base class.
   """
 
   def __call__(self, images: tf.Tensor, labels: tf.Tensor | None = None, *,
                training: bool = False) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Scores `[n]` of images: `[n, resolution, resolution, channels], int32 [n] -> [n]`.
+    """Scores images: `[n, resolution, resolution, channels], int32 [n] -> [n]`.
 
-    One that classifies, too, returns a pair: these, and logits `[n, num_classes]`.
+    A discriminator that also classifies returns a pair: scores, and logits `[n, num_classes]`.
     """
     ...
 
 
 class EncoderNetwork(TrainedNetwork, Protocol):
-  """Finds the codes of images; it is made by `make(resolution=, channels=, latent_dim=)`."""
+  """Infers latents of images; constructed by `make(resolution=, channels=, latent_dim=)`."""
 
   def __call__(self, images: tf.Tensor, *, training: bool = False) -> tf.Tensor:
-    """Codes of images: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
+    """Infers latents: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
     ...
 
 
 class GANAugmentation(Protocol):
-  """Changes the images that a discriminator sees, real and generated ones; it is differentiable.
+  """Differentiable augmentation of a discriminator's inputs, real and generated.
 
-  A class that inherits from it, and does not adapt to scores, needs `__call__` alone.
+  A subclass that does not adapt to scores only needs `__call__`.
   """
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
-    """Changes each image in a way of its own: `[n, h, w, c] -> [n, h, w, c]`, in the same dtype.
+    """Augments each image independently: `[n, h, w, c] -> [n, h, w, c]`, in the same dtype.
 
     Draws of `replicator.random` belong to the images, on any number of replicas.
     """
     ...
 
   def observe(self, real_scores: tf.Tensor) -> None:
-    """Receives the scores `[n]` of real images in each update of the discriminator."""
+    """Takes the scores `[n]` of real images in each discriminator update."""

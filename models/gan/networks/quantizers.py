@@ -1,8 +1,8 @@
 """Quantizers, which replace each vector of a map by one of a finite number of codes.
 
-The gradient of the codes passes to the vectors as it is (the straight-through estimator). Means
-over the examples, which a quantizer learns from, are a step's to combine: those of all replicas
-and micro-batches together are `update`d with.
+The gradient of the codes is passed to the vectors unchanged (the straight-through estimator). A
+quantizer learns from means over examples. The step averages them over all replicas and
+micro-batches, and passes them to `update`.
 """
 
 import math
@@ -20,27 +20,27 @@ import tensorflow as tf
 
 
 class Quantized(NamedTuple):
-  """A map of vectors and what became of it."""
+  """A quantized map of vectors."""
 
-  codes: tf.Tensor  # `[n, h, w, dim]`, that of each vector, with the straight-through gradient.
-  indices: tf.Tensor  # int32 `[n, h, w]`, the numbers of the codes.
-  loss: tf.Tensor  # [], what pulls the vectors to their codes; 0 if nothing does.
-  # Means over all vectors, by name; `usage` [num_codes] has the share of each code.
+  codes: tf.Tensor  # `[n, h, w, dim]`, each vector's code, with the straight-through gradient.
+  indices: tf.Tensor  # int32 `[n, h, w]`, the indices of the codes.
+  loss: tf.Tensor  # [], pulls the vectors to their codes; 0 if there is none.
+  # Means over all vectors, by name; `usage` [num_codes] has the frequency of each code.
   means: dict[str, tf.Tensor]
 
 
 class Quantizer(Protocol):
   """The interface of a quantizer for `experiments.vqgan`."""
 
-  dim: int  # The number of channels of the maps that it takes.
+  dim: int  # The number of channels of its input maps.
   num_codes: int  # The number of different codes.
 
   def __call__(self, vectors: tf.Tensor, training: bool = False) -> Quantized:
-    """Quantizes a map `[n, h, w, dim]`; in training it may remember vectors of each example."""
+    """Quantizes a map `[n, h, w, dim]`; may remember vectors of each example during training."""
     ...
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
-    """Learns from `Quantized.means`, the mean of those of all replicas."""
+    """Learns from `Quantized.means`, averaged over all replicas."""
     ...
 
 
@@ -49,8 +49,8 @@ class FSQ:
   """Finite scalar quantization: rounds each channel to a few levels (arXiv:2309.15505).
 
   Mentzer et al. 2023, section 3.1 and the authors' code. A channel of L levels is bounded by a tanh
-  and rounded to whole numbers, which are divided by L // 2. Nothing is learned: there is neither a
-  loss nor a codebook, and no collective.
+  and rounded to whole numbers, which are divided by L // 2. It learns nothing, so it has no loss,
+  codebook or collective.
 
   Args:
     levels: the number of levels of each channel.
@@ -86,32 +86,32 @@ class FSQ:
 
 @gin.configurable
 class Codebook(tf.Module):
-  """The nearest of learned codes, which are moving averages of the vectors that they replaced.
+  """A codebook whose codes are moving averages of the vectors assigned to them.
 
   Van den Oord et al. 2017 (arXiv:1711.00937), appendix A.1. Code k is `sums[k] / shares[k]`, where
-  a step moves the averages
+  each step updates the averages
 
-      shares[k] = decay shares[k] + (1 - decay) (share of the vectors whose nearest code is k)
+      shares[k] = decay shares[k] + (1 - decay) (fraction of vectors whose nearest code is k)
       sums[k] = decay sums[k] + (1 - decay) (sum of these vectors / number of all vectors)
 
-  over the examples of all replicas. A code with a share below `restart_below / num_codes` is dead:
-  it becomes a vector that an example of a recent batch had at a random place (as in Dhariwal et
-  al. 2020, arXiv:2005.00341, section 3.1), and its share that bound. So do the random codes of a
-  new codebook. Which vector that is does not depend on the number of replicas: the place is drawn
-  for the example, and `ExamplePool` keeps the examples in the order of the global batch.
+  over the examples of all replicas. A code with a share below `restart_below / num_codes` is dead.
+  It is replaced by a vector from a random position of a recent example (as in Dhariwal et al. 2020,
+  arXiv:2005.00341, section 3.1), and its share is set to that bound. The random codes of a new
+  codebook are replaced in the same way. The vector does not depend on the number of replicas: its
+  position is drawn per example, and `ExamplePool` keeps the global batch's order.
 
   Args:
     num_codes: the number of codes.
     dim: the number of channels of a code.
-    decay: the share of the averages that a step keeps.
-    commitment: the weight of the loss, the mean square of the vectors minus their codes, which are
-      constants in it.
-    restart_below: the part of its fair share below which a code is dead; 0 restarts none.
+    decay: the decay of the moving averages.
+    commitment: the weight of the loss, the mean squared distance of the vectors from their codes,
+      which are constants in it.
+    restart_below: codes used less than this fraction of uniform usage are dead; 0 restarts none.
 
   Attributes:
     shares: [num_codes].
     sums: [num_codes, dim].
-    pool: the vectors that dead codes become; place k is for code k.
+    pool: the vectors that replace dead codes; entry k is for code k.
 
   Raises:
     UsageError: a number is below 1, or the decay or `restart_below` is outside [0, 1).
@@ -126,7 +126,7 @@ class Codebook(tf.Module):
         raise UsageError(f"Codebook.{name} = {value}: write a number from 0 to below 1")
     self.num_codes, self.dim, self.decay, self.commitment = num_codes, dim, decay, commitment
     self.lowest = restart_below / num_codes
-    share = self.lowest or 1 / num_codes  # A new code that is not used is dead at once.
+    share = self.lowest or 1 / num_codes  # An unused new code is dead immediately.
     dtype = keras.config.floatx()
     codes = keras.initializers.RandomNormal(stddev=1.0)([num_codes, dim], dtype)
     self.shares = replicated.variable(np.full([num_codes], share), dtype, "shares")
@@ -140,7 +140,7 @@ class Codebook(tf.Module):
     return tf.math.divide_no_nan(tf.identity(self.sums), self.shares[:, tf.newaxis])
 
   def __call__(self, vectors: tf.Tensor, training: bool = False) -> Quantized:
-    """The nearest codes of `[n, h, w, dim]`; in training a vector of each example is kept."""
+    """Finds the nearest codes of `[n, h, w, dim]`; in training, keeps a vector of each example."""
     flat, codes = tf.reshape(vectors, [-1, self.dim]), tf.stop_gradient(self.codes)
     distances = tf.reduce_sum(tf.square(codes), 1) - 2 * tf.matmul(flat, codes, transpose_b=True)
     nearest = tf.argmin(distances, 1, tf.int32)
@@ -158,7 +158,7 @@ class Codebook(tf.Module):
          "sums": sums / tf.cast(tf.shape(flat)[0], vectors.dtype)})
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
-    """Moves the codes, and restarts those that are dead."""
+    """Updates the codes, and restarts dead ones."""
     shares, sums = (self.decay * average + (1 - self.decay) * mean for average, mean in (
         (self.shares, means["usage"]), (self.sums, means["sums"])))
     if self.pool:
@@ -170,7 +170,7 @@ class Codebook(tf.Module):
 
 
 def perplexity(usage: tf.Tensor) -> tf.Tensor:
-  """The number [] of equally frequent codes with the entropy of these shares, `[num_codes]`."""
+  """Returns the perplexity [] of code frequencies `[num_codes]`: exp of their entropy."""
   return tf.exp(-tf.reduce_sum(tf.math.xlogy(usage, usage)))
 
 
@@ -184,5 +184,5 @@ def _straight_through(vectors: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
 
 
 def _one_hot(indices: tf.Tensor, count: int, dtype: tf.DType) -> tf.Tensor:
-  """Rows of a 1 among zeros: int32 `[...]` -> `[number of indices, count]`."""
+  """Returns one-hot rows: int32 `[...]` -> `[number of indices, count]`."""
   return tf.one_hot(tf.reshape(indices, [-1]), count, dtype=dtype)

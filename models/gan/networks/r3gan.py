@@ -1,14 +1,15 @@
 """The networks of R3GAN, for images of 8 to 256 pixels (Huang et al. 2024, arXiv:2501.05441).
 
-One stage of residual blocks for each size from 4x4 up, without normalization. The discriminator
-mirrors the generator. Widths and groups are those of the authors' public code (brownvc/R3GAN). The
-networks for CIFAR-10 and FFHQ-64 are the first stages of those for FFHQ-256. ImageNet's have
+There is one stage of residual blocks for each size from 4x4 up, without normalization. The
+discriminator mirrors the generator. Widths and groups are those of the authors' public code
+(brownvc/R3GAN). The networks for CIFAR-10 and FFHQ-64 are the first stages of those for FFHQ-256.
+ImageNet's have
 
-    widths = (1536, 1536, 1536, 1536)    # once more for 64 pixels
+    widths = (1536, 1536, 1536, 1536)    # one more for 64 pixels
     groups = (96, 96, 96, 96)
 
-Initial weights are normal with the variance gain^2 / fan_in. The gain is sqrt(2 / 1.04) L^(-1/4) in
-front of a leaky ReLU, where L is the number of blocks of the network, and 1 elsewhere. The last
+Initial weights are normal with variance gain^2 / fan_in. The gain is sqrt(2 / 1.04) L^(-1/4) before
+a leaky ReLU, where L is the number of blocks of the network, and 1 elsewhere. The last
 convolution of each block starts at zero (Zhang et al. 2019, arXiv:1901.09321). Under
 'mixed_bfloat16' the 4x4 stage is float32, as in the authors' code.
 """
@@ -26,7 +27,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-SLOPE = 0.2  # What a leaky ReLU multiplies negative inputs by.
+SLOPE = 0.2  # The slope of leaky ReLUs below 0.
 RELU_GAIN = (2 / (1 + SLOPE ** 2)) ** 0.5  # Keeps the variance through a convolution and a ReLU.
 _WIDTHS = (768, 768, 768, 768, 384, 192, 96)  # The stages for 4, 8, ... 256 pixels.
 
@@ -34,9 +35,9 @@ _WIDTHS = (768, 768, 768, 768, 384, 192, 96)  # The stages for 4, 8, ... 256 pix
 class ResidualBlock(SameShape):
   """An inverted bottleneck: `[n, h, w, c] -> [n, h, w, c]` (Huang et al. 2024, arXiv:2501.05441).
 
-  A 1x1 convolution to 2c channels, a 3x3 convolution of groups of channels, and a 1x1 convolution
-  back to c. A bias and a leaky ReLU follow the first two, whose initial weights have the gain. The
-  last one starts at zero, so that the block starts as the identity. `groups` divides 2c.
+  A 1x1 convolution to 2c channels, a 3x3 grouped convolution, and a 1x1 convolution back to c. The
+  first two have a bias and a leaky ReLU, and their initial weights have the given gain. The last
+  one starts at zero, so that the block starts as the identity. `groups` divides 2c.
   """
 
   def __init__(self, groups: int, gain: float, dtype: str | None = None):
@@ -59,10 +60,10 @@ class ResidualBlock(SameShape):
 
 
 class Transition(keras.layers.Layer):
-  """Doubles or halves the size of a map, and changes its channels where they differ.
+  """A layer that doubles or halves the size of a map, and changes its channels if they differ.
 
-  It goes `up` by `upsample`, `[n, h, w, i] -> [n, 2 h, 2 w, filters]`, or down by `downsample`. The
-  1x1 convolution for the channels runs at the smaller of the two sizes.
+  With `up` it uses `upsample`, `[n, h, w, i] -> [n, 2 h, 2 w, filters]`, otherwise `downsample`.
+  The 1x1 convolution for the channels runs at the smaller of the two sizes.
   """
 
   def __init__(self, filters: int, up: bool):
@@ -87,9 +88,9 @@ class Transition(keras.layers.Layer):
 
 
 def downsample(x: tf.Tensor) -> tf.Tensor:
-  """The low-pass filter [1, 3, 3, 1] / 8 along both axes, with stride 2: half the height and width.
+  """Filters by [1, 3, 3, 1] / 8 along both axes, with stride 2, to half the height and width.
 
-  `[n, 2 h, 2 w, c] -> [n, h, w, c]`, with zeros beyond the border.
+  `[n, 2 h, 2 w, c] -> [n, h, w, c]`, with zero padding.
   """
   _, h, w, c = x.shape
   # Products with small matrices take a third of the time of a depthwise convolution and its
@@ -100,7 +101,7 @@ def downsample(x: tf.Tensor) -> tf.Tensor:
 
 
 def upsample(x: tf.Tensor) -> tf.Tensor:
-  """Four times the transpose of `downsample`: `[n, h, w, c] -> [n, 2 h, 2 w, c]`."""
+  """Applies four times the transpose of `downsample`: `[n, h, w, c] -> [n, 2 h, 2 w, c]`."""
   _, h, w, c = x.shape
   x = tf.matmul(2 * _low_pass(2 * w, x.dtype), tf.reshape(x, [-1, w, c]), transpose_a=True)
   x = tf.matmul(2 * _low_pass(2 * h, x.dtype), tf.reshape(x, [-1, h, 2 * w * c]), transpose_a=True)
@@ -108,7 +109,7 @@ def upsample(x: tf.Tensor) -> tf.Tensor:
 
 
 def _low_pass(size: int, dtype: tf.DType) -> tf.Tensor:
-  """The matrix [size / 2, size] of the filter along one axis."""
+  """Returns the matrix [size / 2, size] of the filter along one axis."""
   # Output i is the middle of the inputs 2i and 2i + 1.
   distance = np.abs(np.subtract.outer(2 * np.arange(size // 2) + 0.5, np.arange(size)))
   return tf.constant(np.select([distance == 0.5, distance == 1.5], [3 / 8, 1 / 8], 0), dtype)
@@ -116,32 +117,33 @@ def _low_pass(size: int, dtype: tf.DType) -> tf.Tensor:
 
 def conv1(filters: int, gain: float = 1.0, dtype: Any = None, use_bias: bool = False
           ) -> keras.layers.Dense:
-  """A 1x1 convolution. As a matrix product its gradients are faster than those of `Conv2D`."""
+  """Makes a 1x1 convolution, as a matrix product, whose gradients are faster than `Conv2D`'s."""
   return keras.layers.Dense(filters, use_bias=use_bias, kernel_initializer=normal(gain),
                             dtype=dtype)
 
 
 @gin.configurable
 class R3GANGenerator(keras.Model):
-  """Draws images from codes: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
-  A learned 4x4 map, whose channels are multiplied by a linear function of the code, passes the
-  stages and a 1x1 convolution. With classes, an embedding of the label as long as the code joins
-  it. Pixels are float32 (float64 under its policy), and have no bound, because there is no tanh.
+  A learned 4x4 map, whose channels are multiplied by a linear function of the latent, goes through
+  the stages and a 1x1 convolution. If conditional, a label embedding as long as the latent is
+  concatenated with it. Pixels are float32 (float64 under its policy) and unbounded, because there
+  is no tanh.
 
   Args:
     resolution: pixels, 4 times a power of two.
     channels: 1 for gray, 3 for color images.
-    latent_dim: the length of a code.
+    latent_dim: the length of a latent.
     num_classes: 0 for a generator without labels.
     widths: channels of each stage, from 4x4 up; None for the paper's.
     groups: groups of the 3x3 convolutions of each stage; None for groups of 16 channels.
     blocks: residual blocks of each stage.
 
   Raises:
-    UsageError: the paper has no such resolution and there are no widths, there are not as many
-      widths or groups as stages, groups do not divide the channels, a stage has no blocks, or a
-      call lacks labels.
+    UsageError: the resolution is unknown and no widths are given, the number of widths or groups is
+      not that of stages, groups do not divide the channels, a stage has no blocks, or a call lacks
+      labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 64,
@@ -153,8 +155,8 @@ class R3GANGenerator(keras.Model):
     stages = _stages("R3GANGenerator", widths, groups, blocks, self.variable_dtype)
     if num_classes:
       self.embedding = linear(num_classes, latent_dim, normal(), self.variable_dtype)
-    code_dim = 2 * latent_dim if num_classes else latent_dim
-    self.linear = linear(code_dim, widths[0], normal(), self.variable_dtype)
+    inputs = 2 * latent_dim if num_classes else latent_dim
+    self.linear = linear(inputs, widths[0], normal(), self.variable_dtype)
     self.base = self.add_weight(name="base", shape=(4, 4, widths[0]),
                                 initializer=keras.initializers.RandomNormal(stddev=1.0))
     self.trunk = list(stages[0])
@@ -166,7 +168,7 @@ class R3GANGenerator(keras.Model):
 
   def call(self, z: tf.Tensor, labels: tf.Tensor | None = None,
            training: bool = False) -> tf.Tensor:
-    """Images of codes `z [n, latent_dim]` and the labels of `class_weights`, if it has classes."""
+    """Draws images from `z [n, latent_dim]` and, if conditional, labels as in `class_weights`."""
     if self.num_classes:
       weights = class_weights(labels, self.num_classes, self.variable_dtype, "R3GANGenerator")
       z = tf.concat([z, self.embedding(weights)], axis=1)
@@ -178,10 +180,10 @@ class R3GANGenerator(keras.Model):
 class R3GANDiscriminator(Discriminator):
   """Scores images: `[n, resolution, resolution, channels] -> [n]`.
 
-  A 1x1 convolution, the stages and a 4x4 convolution of each channel give features h. The score is
-  `<v, h>`; with classes `<V h, embedding(label)>` instead (Miyato and Koyama 2018,
-  arXiv:1802.05637). It has no normalization, so that each score depends on one image alone, as
-  gradient penalties need. From h on it computes in float32 (float64 under its policy).
+  A 1x1 convolution, the stages and a depthwise 4x4 convolution give features h. The score is
+  `<v, h>`, or with classes `<V h, embedding(label)>` (Miyato and Koyama 2018, arXiv:1802.05637). It
+  has no normalization, so each score depends on one image only, as gradient penalties need. From h
+  on it computes in float32 (float64 under its policy).
 
   Args:
     resolution: pixels, 4 times a power of two.
@@ -192,7 +194,7 @@ class R3GANDiscriminator(Discriminator):
     blocks: residual blocks of each stage.
 
   Raises:
-    UsageError: as the generator's; or images have another size.
+    UsageError: as for the generator, or images have a different size.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,
@@ -218,7 +220,7 @@ class R3GANDiscriminator(Discriminator):
     self.built = True
 
   def score(self, features: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """Scores `[n]` of features and labels."""
+    """Computes scores `[n]` from features and labels."""
     outputs = self.linear(features)
     if not self.num_classes:
       return outputs[:, 0]
@@ -226,16 +228,16 @@ class R3GANDiscriminator(Discriminator):
     return tf.reduce_sum(outputs * self.embedding(one_hot), axis=1)
 
   def chain(self) -> list[keras.layers.Layer]:
-    """The layers from images to the last map."""
+    """Returns the layers from images to the last map."""
     return [self.from_image, *self.trunk]
 
   def pooled(self, x: tf.Tensor) -> tf.Tensor:
-    """The features of the last map, a weighted sum: `[n, 4, 4, c] -> [n, c]`."""
+    """Sums the last map over positions, with weights: `[n, 4, 4, c] -> [n, c]`."""
     return tf.reduce_sum(tf.cast(x, self.variable_dtype) * self.base, axis=[1, 2])
 
 
 def _widths(network: str, resolution: int, widths: tuple[int, ...] | None) -> tuple[int, ...]:
-  """The channels of each stage, from 4x4 up."""
+  """Returns the channels of each stage, from 4x4 up."""
   sizes = [4 * 2 ** i for i in range(max(resolution, 1).bit_length() - 2)]
   if resolution < 8 or sizes[-1] != resolution or not (widths or len(sizes) <= len(_WIDTHS)):
     raise UsageError(f"{network}.resolution = {resolution!r}: R3GAN has no networks of this size; "
@@ -249,7 +251,7 @@ def _widths(network: str, resolution: int, widths: tuple[int, ...] | None) -> tu
 
 def _stages(network: str, widths: tuple[int, ...], groups: tuple[int, ...] | None, blocks: int,
             dtype: str) -> list[list[ResidualBlock]]:
-  """The blocks of each stage, from 4x4 up. The first stage has the dtype of the variables."""
+  """Makes the blocks of each stage, from 4x4 up. The first has the dtype of the variables."""
   at_least_one(network, blocks=blocks)
   groups = groups or tuple(max(width // 8, 1) for width in widths)
   if len(groups) != len(widths) or any(2 * w % g for w, g in zip(widths, groups, strict=True)):

@@ -1,8 +1,8 @@
 """Resampling folded into convolutions: the same functions with 2.25 times fewer operations.
 
-Upsampling repeats each pixel. Neighboring taps of a 3x3 convolution then meet the same value, and
-can be summed beforehand. Average pooling sums neighboring outputs, whose taps overlap and can be
-summed beforehand too. Both sums give the same 4x4 kernel, the result of `fold`. Zero padding at the
+Upsampling repeats each pixel, so neighboring taps of a 3x3 convolution multiply the same value, and
+can be summed beforehand. Average pooling sums neighboring outputs, whose taps overlap and can also
+be summed beforehand. Both give the same 4x4 kernel, the result of `fold`. Zero padding at the
 borders folds in the same way.
 """
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def fold(kernel: tf.Tensor) -> tf.Tensor:
-  """The sum of four copies of a 3x3 kernel, shifted by (0 or 1, 0 or 1).
+  """Sums four copies of a 3x3 kernel, shifted by (0 or 1, 0 or 1).
 
   `[3, 3, i, o] -> [4, 4, i, o]`: the kernel convolved with a 2x2 box of ones.
   """
@@ -23,10 +23,10 @@ def fold(kernel: tf.Tensor) -> tf.Tensor:
 
 
 def upsample(images: tf.Tensor) -> tf.Tensor:
-  """Nearest-neighbor upsampling to twice the size: `[n, h, w, c] -> [n, 2 h, 2 w, c]`.
+  """Upsamples to twice the size by nearest neighbor: `[n, h, w, c] -> [n, 2 h, 2 w, c]`.
 
-  This is four times the transpose of `downsample`, which is a fast operation with a fast gradient.
-  Repeating pixels by broadcasting has a slow gradient.
+  This is four times the transpose of `downsample`, a fast operation with a fast gradient. Repeating
+  pixels by broadcasting has a slow gradient.
   """
   n, h, w, c = keras.ops.shape(images)
   return tf.raw_ops.AvgPoolGrad(orig_input_shape=[n, 2 * h, 2 * w, c], grad=4 * images,
@@ -34,7 +34,7 @@ def upsample(images: tf.Tensor) -> tf.Tensor:
 
 
 def downsample(images: tf.Tensor) -> tf.Tensor:
-  """Means over blocks of 2x2 pixels: `[n, 2 h, 2 w, c] -> [n, h, w, c]`."""
+  """Averages blocks of 2x2 pixels: `[n, 2 h, 2 w, c] -> [n, h, w, c]`."""
   return tf.nn.avg_pool2d(images, 2, 2, "VALID")
 
 

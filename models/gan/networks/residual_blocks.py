@@ -20,29 +20,29 @@ Kernels = Callable[[int], keras.initializers.Initializer | str]
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """Channels of one resolution's networks, in units of their width."""
+  """Channels of the networks of one resolution; BigGAN's are multiplied by `base_channels`."""
   # In the generator's 4x4 map, then after each of its blocks, which double the size.
   up: tuple[int, ...]
   down: tuple[int, ...]  # After each block of the discriminator and of an encoder.
-  halvings: int  # How many of these blocks halve the size, from the first one.
+  downsamplings: int  # How many of these blocks, from the first, halve the size.
 
 
 _orthogonal: Kernels = lambda size: "orthogonal"  # BigGAN's.
 
 
 def plain_conv(filters: int, size: int, kernels: Kernels = _orthogonal) -> keras.layers.Conv2D:
-  """A convolution with zero padding."""
+  """Returns a convolution with zero padding."""
   return keras.layers.Conv2D(filters, size, padding="same", kernel_initializer=kernels(size))
 
 
 def conv(filters: int, size: int) -> SpectralNorm:
-  """BigGAN's convolution: orthogonal at first, and spectrally normalized."""
+  """Makes BigGAN's convolution: spectrally normalized, initially orthogonal."""
   return SpectralNorm(plain_conv(filters, size))
 
 
 def dense(units: int, inputs: int, dtype: str, use_bias: bool = True,
           initializer: str = "orthogonal") -> SpectralNorm:
-  """A spectrally normalized linear layer with its variables."""
+  """Makes and builds a spectrally normalized linear layer."""
   layer = SpectralNorm(keras.layers.Dense(units, use_bias=use_bias, dtype=dtype,
                                           kernel_initializer=initializer))
   layer.build((None, inputs))
@@ -50,10 +50,10 @@ def dense(units: int, inputs: int, dtype: str, use_bias: bool = True,
 
 
 class UpBlock(keras.layers.Layer):
-  """A block of a generator, which doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
+  """A generator block that doubles the size: `[n, h, w, i] -> [n, 2 h, 2 w, filters]`.
 
-  Its two norms are called with the condition if there is one. With `spectral`, the
-  convolutions are spectrally normalized.
+  Its two norms get the condition if there is one. With `spectral`, the convolutions are spectrally
+  normalized.
   """
 
   def __init__(self, filters: int, norms: Sequence[keras.layers.Layer],
@@ -91,8 +91,8 @@ class DownBlock(keras.layers.Layer):
     first: whether the inputs are images, to which the block applies no ReLU.
     kernels: makes the initializers of the convolutions.
     spectral: True normalizes the convolutions spectrally; False uses batch normalization.
-    narrow: whether there are i channels between the two convolutions, except in the block of an
-      image; else there are `filters`.
+    narrow: whether there are i channels between the two convolutions, unless `first`; otherwise
+      there are `filters`.
   """
 
   def __init__(self, filters: int, halve: bool, first: bool,
@@ -107,7 +107,7 @@ class DownBlock(keras.layers.Layer):
 
   def build(self, input_shape):
     inputs = input_shape[-1]
-    # The order in which layers are made decides on the weights that a seed gives them.
+    # The order of creating layers determines their weights for a seed.
     if self.narrow:
       convs = [plain_conv(self.filters if self.first else inputs, 3, self._kernels), self._last()]
     else:
@@ -127,7 +127,7 @@ class DownBlock(keras.layers.Layer):
     shortcut = downsample(inputs) if self.halve else inputs
     x += self.shortcut(shortcut) if self.shortcut else shortcut
     # Separates this sum from the next block's ReLU. TensorFlow's graph optimizer would try to fuse
-    # the two, find that the shortcut needs the sum too, and report an error.
+    # the two, find that the shortcut also needs the sum, and report an error.
     return tf.ensure_shape(x, x.shape)
 
   def compute_output_shape(self, input_shape):

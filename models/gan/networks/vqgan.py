@@ -16,41 +16,42 @@ _glorot = lambda size: "glorot_uniform"
 
 @gin.configurable
 class VQGANAutoencoder(keras.Model):
-  """Maps images to smaller maps of vectors and back; a quantizer stands between.
+  """An encoder of images to smaller maps of vectors, and a decoder; a quantizer goes between them.
 
-  Each residual block is x + conv(relu(norm(conv(relu(norm(x)))))) with convolutions of 3x3 pixels,
-  where the norm is over all of an example. The paper has norms of 32 groups of channels and swish.
+  Each residual block is x + conv(relu(norm(conv(relu(norm(x)))))) with 3x3 convolutions and layer
+  normalization. The paper uses group normalization with 32 groups, and swish.
 
   Args:
     resolution: pixels.
     channels: 1 for gray, 3 for color images.
     dim: the number of channels of the vectors.
-    width: the number of channels at the full size, which doubles where the size is halved; 128 in
-      the paper.
-    halvings: how often the encoder halves the size, and the decoder doubles it.
+    base_channels: the channels at full size, which double whenever the size is halved; 128 in the
+      paper, the `ch` of the authors' code.
+    downsamplings: number of times that the encoder halves the size, and the decoder doubles it.
     blocks: residual blocks at each size; 2 in the paper.
 
   Attributes:
     last: the last layer of the decoder, a convolution.
 
   Raises:
-    UsageError: a number is below 1, so many halvings leave no map of whole pixels, or images have
-      another size.
+    UsageError: a number is below 1, the resolution cannot be halved that often, or images have a
+      different size.
   """
 
-  def __init__(self, resolution: int, channels: int, dim: int, width: int = 128,
-               halvings: int = 4, blocks: int = 2):
+  def __init__(self, resolution: int, channels: int, dim: int, base_channels: int = 128,
+               downsamplings: int = 4, blocks: int = 2):
     super().__init__(autocast=False)
-    at_least_one("VQGANAutoencoder", width=width, halvings=halvings, blocks=blocks)
-    if resolution % 2 ** halvings:
-      raise UsageError(f"VQGANAutoencoder.halvings = {halvings}: {resolution} pixels cannot be "
-                       "halved so often; write fewer")
-    widths = [width * 2 ** i for i in range(halvings + 1)]
+    at_least_one("VQGANAutoencoder", base_channels=base_channels, downsamplings=downsamplings,
+                 blocks=blocks)
+    if resolution % 2 ** downsamplings:
+      raise UsageError(f"VQGANAutoencoder.downsamplings = {downsamplings}: {resolution} pixels "
+                       "cannot be halved so often; write fewer")
+    widths = [base_channels * 2 ** i for i in range(downsamplings + 1)]
     residual = lambda filters: [_block(filters) for _ in range(blocks)]
     self.image_shape = (resolution, resolution, channels)
     self.last = plain_conv(channels, 3, _glorot)
     self.encoder = [
-        plain_conv(width, 3, _glorot),
+        plain_conv(base_channels, 3, _glorot),
         *(layer for filters in widths[1:] for layer in (
             *residual(filters // 2), ConvDownsample2D(filters))),
         *residual(widths[-1]), LayerNorm(), keras.layers.ReLU(), plain_conv(dim, 1, _glorot)]
@@ -63,15 +64,16 @@ class VQGANAutoencoder(keras.Model):
     self.built = True
 
   def encode(self, images: tf.Tensor) -> tf.Tensor:
-    """Vectors, float32 (float64 under its policy): `[n, resolution, resolution, channels]` ->
-    `[n, h, w, dim]`.
+    """Encodes images: `[n, resolution, resolution, channels] -> [n, h, w, dim]`.
+
+    Vectors are float32 (float64 under its policy).
     """
     check_images("VQGANAutoencoder", self.image_shape, images)
     with tf.name_scope("encoder"):
       return tf.cast(call_chain(self.encoder, images), self.variable_dtype)
 
   def decode(self, codes: tf.Tensor) -> tf.Tensor:
-    """Images, about in [-1, 1], from `[n, h, w, dim]`; nothing bounds them."""
+    """Decodes `[n, h, w, dim]` to images, roughly in [-1, 1] but not bounded."""
     with tf.name_scope("decoder"):
       return tf.cast(call_chain(self.decoder, codes), self.variable_dtype)
 

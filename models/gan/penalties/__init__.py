@@ -1,1 +1,1 @@
-"""Penalties on a discriminator, each as its paper describes it, made by gin: `[@r1(), @r2()]`."""
+"""Penalties on a discriminator, each as its paper describes it, set in gin: `[@r1(), @r2()]`."""

@@ -1,4 +1,4 @@
-"""ACGAN's classification loss: what the discriminator's classifier makes of images and samples."""
+"""ACGAN's classification loss, for the discriminator's classifier of images and samples."""
 
 from models.gan.losses import tfgan
 from models.gan.penalties.penalty import Penalty
@@ -19,8 +19,8 @@ def classification(weight: Number = 1.0, of_fakes: float = 0.0) -> Penalty:
 
   Args:
     weight: 1 in the paper.
-    of_fakes: the share of generated images: 1 in the paper. 0 learns from real images alone, as
-      later codes do, so that the classifier does not adapt to bad samples.
+    of_fakes: relative weight of generated images; 1 in the paper. With 0 the classifier learns from
+      real images only, so that it does not adapt to bad samples.
   """
   def measure(scores: Scores) -> tf.Tensor:
     loss = cross_entropy(scores.real_logits, scores.real_labels)
@@ -32,7 +32,7 @@ def classification(weight: Number = 1.0, of_fakes: float = 0.0) -> Penalty:
 
 
 def cross_entropy(logits: tf.Tensor | None, labels: tf.Tensor | None) -> tf.Tensor:
-  """The mean of -log C(label | x): `[n, num_classes], int32 [n] -> []`.
+  """Returns the mean of -log C(label | x): `[n, num_classes], int32 [n] -> []`.
 
   Raises:
     UsageError: the discriminator has no classifier.

@@ -18,12 +18,12 @@ def consistency(weight: Number = 10.0, of_fakes: float = 0.0, every: int = 1,
 
   Args:
     weight: 10 in both papers.
-    of_fakes: the share of generated images: 0 is CR (Zhang et al. 2020, arXiv:1910.12027, equation
-      2), and 1 is bCR (Zhao et al. 2021, arXiv:2002.04724, equations 2 and 3).
-    every: the steps from one penalty to the next; see `Penalty`.
+    of_fakes: relative weight of generated images: 0 is CR (Zhang et al. 2020, arXiv:1910.12027,
+      equation 2), and 1 is bCR (Zhao et al. 2021, arXiv:2002.04724, equations 2 and 3).
+    every: steps between computations of the penalty; see `Penalty`.
     augment: makes the augmentation T.
 
-  Both looks at an image meet the same discriminator, so one with batch normalization is refused.
+  Both scores of an image must come from the same function, so batch normalization is rejected.
   """
   transform = augment()
 

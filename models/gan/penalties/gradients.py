@@ -1,6 +1,6 @@
-"""Penalties on the gradients of the discriminator's scores by its images.
+"""Penalties on the gradients of the discriminator's scores with respect to its images.
 
-They are differentiated with the loss, which takes second derivatives of the discriminator.
+They are differentiated with the loss, which needs second derivatives of the discriminator.
 """
 
 from models.gan.penalties.penalty import Penalty
@@ -19,7 +19,7 @@ def r1(gamma: Number = 10.0, every: int = 1) -> Penalty:
   Args:
     gamma: the weight, a number or a schedule. A `reg_param` of 10 in the authors' code is a gamma
       of 20 here.
-    every: the steps from one penalty to the next; see `Penalty`.
+    every: steps between computations of the penalty; see `Penalty`.
 
   Reference: Mescheder et al. 2018 (arXiv:1801.04406), equation 9.
   """
@@ -30,7 +30,7 @@ def r1(gamma: Number = 10.0, every: int = 1) -> Penalty:
 def r2(gamma: Number = 10.0, every: int = 1) -> Penalty:
   """gamma / 2 mean |grad D(G(z))|^2 over generated images; see `r1`.
 
-  With `r1` it shares one computation of gradients.
+  Together with `r1`, gradients are computed once for both.
 
   Reference: Mescheder et al. 2018 (arXiv:1801.04406), equation 10.
   """
@@ -41,13 +41,12 @@ def r2(gamma: Number = 10.0, every: int = 1) -> Penalty:
 def wgan_gp(weight: Number = 10.0, every: int = 1) -> Penalty:
   """weight mean (|grad D(x^)| - 1)^2 at random points x^ between real and generated images.
 
-  x^ = u x + (1 - u) G(z), with one u ~ U(0, 1) for each pair of images as the discriminator saw
-  them. The label is that of the real image. Where the gradient is zero, the norm counts as
-  constant.
+  x^ = u x + (1 - u) G(z), with one u ~ U(0, 1) for each pair of images, after augmentation. The
+  label is that of the real image. Where the gradient is zero, the norm is treated as constant.
 
   Args:
     weight: the paper's lambda, a number or a schedule.
-    every: the steps from one penalty to the next; see `Penalty`.
+    every: steps between computations of the penalty; see `Penalty`.
 
   Reference: Gulrajani et al. 2017 (arXiv:1704.00028), equation 3.
   """
@@ -69,13 +68,13 @@ def _points_between(scores: Scores) -> tuple[tf.Tensor]:
 
 def _distance_from_1(scores: Scores, points: tf.Tensor) -> tf.Tensor:
   squares = _square_norms(scores.gradient_at(points, scores.real_labels))
-  # At zero, the derivative of the root is infinite, even where `tf.where` does not choose it.
+  # The root's derivative is infinite at 0, and `tf.where` alone would still multiply by it.
   is_positive = squares > 0
   norms = tf.where(is_positive, tf.sqrt(tf.where(is_positive, squares, 1.0)), 0.0)
   return tf.reduce_mean(tf.math.squared_difference(norms, 1.0))
 
 
 def _square_norms(gradients: tf.Tensor) -> tf.Tensor:
-  """`[n, h, w, c] -> [n]`, in float32 at least."""
+  """Returns squared norms: `[n, h, w, c] -> [n]`, in at least float32."""
   exact = gradients if gradients.dtype.size >= 4 else tf.cast(gradients, tf.float32)
   return tf.reduce_sum(tf.square(exact), [1, 2, 3])

@@ -16,13 +16,13 @@ def lecam(weight: Number = 0.3, decay: float = 0.99, start: int = 1000) -> Penal
   """weight (mean relu(D(x) - a_fake)^2 + mean relu(a_real - D(G(z)))^2).
 
   a_real and a_fake are moving averages of the mean scores over the global batch. The paper has no
-  relu; its authors' code does. There the averages include the batch itself; here they are those
-  before it, so that any number of micro-batches has the same penalty.
+  relu, but its authors' code does. Their averages include the current batch; ours do not, so that
+  the penalty is the same for any number of micro-batches.
 
   Args:
     weight: 0.3 for the hinge loss with BigGAN, 3e-7 for StyleGAN2.
-    decay: the share of the averages that each batch keeps.
-    start: the step of the first penalty; until then the averages settle.
+    decay: decay of the moving averages.
+    start: first step with the penalty; until then the averages settle.
 
   Raises:
     UsageError: the decay is not in [0, 1).
@@ -49,7 +49,7 @@ class _Anchors(tf.Module):
     self.averages = replicated.variable([0.0, 0.0], keras.config.floatx(), "averages")
 
   def __call__(self, scores: Scores) -> tuple[tf.Tensor, ...]:
-    """The averages [] before the batch of these scores, which then moves the averages."""
+    """Returns the averages [] before this batch, and updates them with its scores."""
     before = replicated.before(self.averages)
     means = replicator.all_mean(tf.stack(
         [tf.reduce_mean(tf.stop_gradient(x)) for x in (scores.real, scores.fake)]))

@@ -11,28 +11,28 @@ import tensorflow as tf
 
 @gin.configurable
 def orthogonality(weight: Number = 1e-4, every: int = 1) -> Penalty:
-  """weight `products_of_filters(discriminator)`; see there, also for a generator.
+  """weight `products_of_filters(discriminator)`; see there.
 
   Args:
     weight: the paper's beta.
-    every: the steps from one penalty to the next; see `Penalty`.
+    every: steps between computations of the penalty; see `Penalty`.
   """
   return Penalty("orthogonality", lambda scores: products_of_filters(scores.discriminator), weight,
                  every)
 
 
 def products_of_filters(network: keras.layers.Layer) -> tf.Tensor:
-  """Half the sum of the squared products of all pairs of different filters, over all kernels: [].
+  """Returns half the sum of squared products of all pairs of different filters, over all kernels.
 
   A kernel is a matrix W with a row for each output, as for `SpectralNorm`. This is
-  |W W^T (1 - I)|^2 / 2, elementwise, whose gradient is 2 (W W^T (1 - I)) W, as in the authors'
-  code. Equation 3 of the paper has no half, and the gradient of it has a 4. Embeddings, biases and
-  gains do not count.
+  |W W^T (1 - I)|^2 / 2, elementwise, a scalar whose gradient is 2 (W W^T (1 - I)) W, as in the
+  authors' code. Equation 3 of the paper has no half, so its gradient has a 4. Embeddings, biases
+  and gains are excluded.
 
   Raises:
-    UsageError: the network has an EinsumDense, as those of Keras' attention are.
+    UsageError: the network has an EinsumDense, as in Keras' attention layers.
   """
-  # Layers come before those inside them, so this ends with the layer that made the kernel.
+  # Layers come before their sublayers, so the last owner is the layer that made the kernel.
   owners = {id(kernel): (layer, kernel) for layer in layers_of(network, (keras.layers.Layer,))
             for kernel in layer.trainable_variables if kernel.name == "kernel"}
   return tf.add_n([_of_matrix(kernel_matrix(layer, tf.convert_to_tensor(kernel.value)))

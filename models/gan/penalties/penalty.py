@@ -1,4 +1,4 @@
-"""Penalties on a discriminator: a measure of its scores, a weight, and how often."""
+"""Penalties on a discriminator: a function of its scores, a weight, and a period."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,17 +15,17 @@ import tensorflow as tf
 class Penalty(tf.Module):
   """A term of the discriminator's loss: `penalty(scores) -> []`.
 
-  With `every = k` it is part of the steps 0, k, 2 k, ... only, k times as strong, so that its mean
+  With `every = k` it is applied only at steps 0, k, 2 k, ..., k times as strong, so that its mean
   over steps stays the same ("lazy regularization": Karras et al. 2020, arXiv:1912.04958, section
-  3.1). The other steps do not compute it, except under XLA on several replicas.
+  3.1). Other steps do not compute it, except under XLA on several replicas.
 
   Args:
     name: its gin name.
     measure: `(scores, *prepared) -> []`, the mean over the replica's examples. If `every` is above
-      1 a branch holds it, which must neither draw, nor call a collective, nor move state.
+      1, it runs in a branch, and must not draw, call a collective or change state.
     weight: multiplies the measure; a number or a schedule.
-    every: the steps from one computation to the next.
-    prepare: `scores -> tensors`, what the measure needs that a branch must not hold, such as draws.
+    every: steps between computations.
+    prepare: `scores -> tensors`, computes inputs of the measure outside the branch, such as draws.
 
   Raises:
     UsageError: `every` is below 1.
@@ -41,7 +41,7 @@ class Penalty(tf.Module):
     self._prepare = prepare
 
   def __call__(self, scores: Scores) -> tf.Tensor:
-    """The penalty [] in the dtype of the scores; zero in a step that it is not part of."""
+    """Returns the penalty [] in the dtype of the scores; zero at steps that skip it."""
     prepared = self._prepare(scores)
     dtype = scores.real.dtype
     measured = lambda: tf.cast(self._measure(scores, *prepared), dtype)
@@ -51,12 +51,12 @@ class Penalty(tf.Module):
   def _when_due(self, measured: Callable[[], tf.Tensor], zero: tf.Tensor) -> tf.Tensor:
     is_due = tf.equal(replicator.step_number() % self.every, 0)
     if context.current().xla_in_parts:
-      # XLA does not compile a branch that holds gradients of what one of several replicas computed
-      # outside of it. So every step computes the penalty.
+      # With several replicas, XLA cannot compile a branch with gradients of tensors from outside
+      # it. So every step computes the penalty.
       return tf.where(is_due, self.every * measured(), zero)
     return tf.cond(is_due, lambda: self.every * measured(), lambda: zero)
 
 
 def total(penalties: Sequence[Penalty], scores: Scores) -> tf.Tensor:
-  """The sum [] of penalties, in the dtype of the scores."""
+  """Returns the sum [] of penalties, in the dtype of the scores."""
   return tf.add_n([tf.zeros([], scores.real.dtype), *(penalty(scores) for penalty in penalties)])

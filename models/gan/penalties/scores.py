@@ -1,4 +1,4 @@
-"""Scores of a batch, from one call of the discriminator for its loss and for all penalties."""
+"""Scores of a batch, from one discriminator call for its loss and all penalties."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +15,18 @@ import tensorflow as tf
 _MIXING = (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
 # The second derivatives of these are wrong: they call tf.nn.moments.
 _WRONG_TWICE = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
-# The draws of these belong to the rows of a batch, and here two batches are joined.
+# These draw for each row of a batch, but here two batches are concatenated.
 _DRAWING = (replicator.Dropout, keras.layers.Dropout)
 
 
 class Scores:
   """The scores of real and generated images, from one call of the discriminator.
 
-  Both meet the same singular vectors of `SpectralNorm` in one call. A discriminator with batch
-  normalization judges images and samples in two calls, as in the public code of Radford et al. 2015
-  (arXiv:1511.06434): the generator's update judges samples alone, so samples may not share
-  statistics with images here. Make it inside the loss, where the optimizer's tape is recording, so
-  that penalties are differentiated with the loss:
+  With one call, both use the same singular vectors of `SpectralNorm`. A discriminator with batch
+  normalization scores images and samples in two calls, as in the public code of Radford et al. 2015
+  (arXiv:1511.06434): the generator's update scores samples only, so samples must not share
+  statistics with images here. Create it inside the loss, where the optimizer's tape is recording,
+  so that penalties are differentiated with the loss:
 
       def loss(images, fakes):
         scores = Scores(discriminator, images, fakes)
@@ -35,26 +35,26 @@ class Scores:
       loss, gradients = optimizer.loss_and_gradients(loss, images, fakes)
 
   Args:
-    discriminator: `(images, labels, training) -> scores [n]`, or a pair of these and logits of
-      classes, as of `ACGANDiscriminator`. Pass the network itself, so that it can be checked.
+    discriminator: `(images, labels, training) -> scores [n]`, or a pair of scores and class logits
+      as from `ACGANDiscriminator`. Pass the network itself, so that it can be checked.
     real_images: floating [n, h, w, c].
     fake_images: floating [m, h, w, c]; they get the dtype of the real ones.
     real_labels: int32 [n], or None.
     fake_labels: int32 [m], or None.
-    augment: what the images pass through before the discriminator sees them, or None. It is called
-      once for real images and once for generated ones, because its draws belong to their rows.
+    augment: the augmentation of the discriminator's inputs, or None. It is called once for real
+      images and once for generated ones, because its draws belong to their rows.
 
   Attributes:
     real: the scores of the real images, [n].
     fake: the scores of the generated images, [m].
     real_logits: the logits of the real images, [n, num_classes], or None.
     fake_logits: the logits of the generated images, [m, num_classes], or None.
-    real_seen: the real images as the discriminator saw them, after `augment`.
-    fake_seen: the generated images as the discriminator saw them.
+    real_seen: the real images after `augment`.
+    fake_seen: the generated images after `augment`.
 
   Raises:
-    UsageError: the discriminator has dropout. For gradients, or another look at images: it has
-      batch normalization, or something without right second derivatives.
+    UsageError: the discriminator has dropout. For gradients and `again`: it has batch
+      normalization, or lacks correct second derivatives.
   """
 
   def __init__(self, discriminator: Callable[..., tf.Tensor], real_images: tf.Tensor,
@@ -68,7 +68,7 @@ class Scores:
     fake_images = tf.cast(fake_images, real_images.dtype)
     self.real_images, self.fake_images = real_images, fake_images
     self.real_labels, self.fake_labels = real_labels, fake_labels
-    # Each penalty may ask for the gradients in a graph of its own.
+    # Each penalty may need the gradients in a separate graph.
     with tf.GradientTape(watch_accessed_variables=False, persistent=True) as self._tape:
       self._tape.watch([real_images, fake_images])
       self.real_seen, self.fake_seen = (
@@ -79,37 +79,36 @@ class Scores:
 
   @property
   def gradients(self) -> list[tf.Tensor]:
-    """The gradients of the scores by the real and by the generated images, before augmentation.
+    """Gradients of the scores in the real and in the generated images, before augmentation.
 
-    `[n, h, w, c]` and `[m, h, w, c]`. They are computed at the first use, once for all penalties;
-    once more for a penalty that is not part of every step, which uses them in a branch.
+    `[n, h, w, c]` and `[m, h, w, c]`. They are computed on first use, once for all penalties; and
+    again for a penalty that skips steps, because it uses them in a branch.
 
     Raises:
-      UsageError: the discriminator has batch normalization, or something without right second
-        derivatives.
+      UsageError: the discriminator has batch normalization, or lacks correct second derivatives.
     """
     graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
     if graph not in self._gradients:
       with _second_derivatives_checked(self.discriminator):
-        # Each score depends on its own image alone, so the gradient of the sum has all gradients.
+        # Each score depends only on its own image, so the gradient of the sum has all gradients.
         self._gradients[graph] = self._tape.gradient(
             [self.real, self.fake], [self.real_images, self.fake_images])
     return self._gradients[graph]
 
   def again(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """Scores `[n]` of other images. The call has `training=False`, so that it moves no state.
+    """Scores more images `[n]`, with `training=False`, so that no state changes.
 
-    A branch may hold it, and micro-batches and replicas need not agree on it.
+    It may be called in a branch, and by only some micro-batches and replicas.
 
     Raises:
-      UsageError: the discriminator has batch normalization, which has other statistics without
+      UsageError: the discriminator has batch normalization, whose statistics differ without
         training.
     """
     _refuse_mixing(self.discriminator)
     return scores_and_logits(self.discriminator(images, labels, training=False))[0]
 
   def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """The gradients of `again(images, labels)` by these images, `[n, h, w, c]`.
+    """Returns the gradients of `again(images, labels)` in these images, `[n, h, w, c]`.
 
     Raises:
       UsageError: as for `gradients`.
@@ -122,13 +121,13 @@ class Scores:
 
 
 def scores_and_logits(outputs: Any) -> tuple[tf.Tensor, tf.Tensor | None]:
-  """The outputs of a discriminator as a pair; the logits are None if it returns scores alone."""
+  """Returns a discriminator's outputs as a pair; logits are None if it returns only scores."""
   return outputs if isinstance(outputs, tuple) else (outputs, None)
 
 
 def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
            labels: Sequence[tf.Tensor | None]) -> list[tuple[tf.Tensor, tf.Tensor | None]]:
-  """The scores, and the logits if there are any, of each of two batches."""
+  """Returns scores, and logits if there are any, for each of two batches."""
   if layers_of(discriminator, _MIXING):
     return [scores_and_logits(discriminator(*batch, training=True))
             for batch in zip(images, labels, strict=True)]
@@ -141,7 +140,7 @@ def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
 
 @contextlib.contextmanager
 def _second_derivatives_checked(network: Callable) -> Iterator[None]:
-  """A context for gradients of a network's scores by its images, to be differentiated again."""
+  """Checks, around a gradient in a network's images, that it can be differentiated again."""
   _refuse_mixing(network)
   check_second_derivatives(network, "a penalty on gradients")
   with operations_without_gradient() as without:
@@ -155,7 +154,7 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
 def check_second_derivatives(network: Callable, what: str) -> None:
   """Raises a UsageError if a network has a layer whose second derivatives are wrong.
 
-  `what` needs them, in the words of the user.
+  `what` names the feature that needs them, for the message.
   """
   _refuse(network, _WRONG_TWICE, f"has wrong second derivatives in TensorFlow, which {what} needs; "
           "use models.gan.networks.normalization.LayerNorm")

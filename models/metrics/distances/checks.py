@@ -1,4 +1,4 @@
-"""Which features a metric refuses, in one line each."""
+"""Checks of the features that metrics get."""
 
 from replicator import UsageError
 
@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
             needed_for: str = "a metric") -> np.ndarray:
-  """Features `[n, d]`, one row for each image, as an array, if a metric can be computed from them.
+  """Checks features `[n, d]`, one row per image, and returns them as an array.
 
-  The message says `whose` they are, "real" or "generated", and what n `at_least` is `needed_for`.
+  For messages, `whose` is "real" or "generated", and `needed_for` says why n must be `at_least`.
 
   Raises:
-    UsageError: they have another shape, too few rows, or a number that is not finite.
+    UsageError: they have a wrong shape, too few rows, or a number that is not finite.
   """
   array = np.asarray(features)
   if array.ndim != 2 or array.shape[1] == 0:
@@ -32,10 +32,10 @@ def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
 
 def checked_pair(real: npt.ArrayLike, generated: npt.ArrayLike, at_least: int = 1,
                  needed_for: str = "a metric") -> tuple[np.ndarray, np.ndarray]:
-  """Real features `[n, d]` and generated ones `[m, d]`, both `checked`.
+  """Checks real features `[n, d]` and generated ones `[m, d]`, see `checked`; returns both.
 
   Raises:
-    UsageError: `checked` refuses one, or their dimensions differ.
+    UsageError: `checked` rejects one, or their dimensions differ.
   """
   pair = (checked(real, "real", at_least, needed_for),
           checked(generated, "generated", at_least, needed_for))
@@ -44,7 +44,7 @@ def checked_pair(real: npt.ArrayLike, generated: npt.ArrayLike, at_least: int = 
 
 
 def same_dimensions(real: int, generated: int) -> None:
-  """Raises UsageError when real and generated features differ in their number of dimensions."""
+  """Raises a UsageError if real and generated features differ in their number of dimensions."""
   if real != generated:
     raise UsageError(f"The real features have {real:,} dimensions and the generated ones "
                      f"{generated:,}: take both from the same extractor")

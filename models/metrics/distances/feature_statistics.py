@@ -1,4 +1,4 @@
-"""Mean and covariance of features, streamed: they add over batches, replicas and processes."""
+"""Mean and covariance of features, which can be added over batches, replicas and processes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from replicator import UsageError
 import numpy as np
 import numpy.typing as npt
 
-_ROWS = 4096  # Rows that are float64 at a time, which bounds the memory of one call.
+_ROWS = 4096  # Rows converted to float64 at a time, to limit memory.
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureStatistics:
   """Count, mean and scatter of a set of features, in float64.
 
-  `a + b` describes both sets together. So statistics of batches, replicas or processes add to those
-  of all data, in any order and grouping, to the rounding of float64. The memory is that of the
-  scatter, 34 MB for 2,048 dimensions, however many samples there are.
+  `a + b` describes the union of both sets. So statistics of batches, replicas or processes add up
+  to those of all data, in any order and grouping, up to float64 rounding. Memory is that of the
+  scatter, 34 MB for 2,048 dimensions, for any number of samples.
 
-  Means are combined, and not sums of squares, whose difference cancels when the mean is large
-  beside the spread (Chan, Golub and LeVeque 1983, equation 2.1).
+  It combines means instead of sums of squares, whose difference cancels if the mean is large
+  compared with the spread (Chan, Golub and LeVeque 1983, equation 2.1).
   """
 
   count: int  # The number of samples.
@@ -31,10 +31,10 @@ class FeatureStatistics:
 
   @classmethod
   def of(cls, features: npt.ArrayLike, whose: str = "given") -> FeatureStatistics:
-    """The statistics of features [n, d], which are `whose`, for errors; n may be 0, to begin a sum.
+    """Computes statistics of features [n, d]; n may be 0, to start a sum. `whose` is for errors.
 
     Raises:
-      UsageError: the features have another shape, or are not finite.
+      UsageError: the features have a wrong shape, or are not finite.
     """
     array = checked(features, whose, at_least=0)
     dimensions = array.shape[1]
@@ -47,7 +47,7 @@ class FeatureStatistics:
     return total
 
   def __add__(self, other: FeatureStatistics) -> FeatureStatistics:
-    """The statistics of both sets together."""
+    """Returns the statistics of the union of both sets."""
     same_dimensions(len(self.mean), len(other.mean))
     if min(self.count, other.count) == 0:
       return self if self.count else other

@@ -13,20 +13,21 @@ from absl import logging
 
 
 class IntraClassDistance(NamedTuple):
-  """Fréchet distances between the real and the generated images of each class."""
+  """Fréchet distances between real and generated images within each class."""
 
   mean: float
   by_class: dict[int, float]
 
 
 def frechet_distance(real: FeatureStatistics, generated: FeatureStatistics) -> float:
-  """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)), of the two means and unbiased covariances.
+  """Computes |m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)) of means and unbiased covariances.
 
-  It is FID when the features are those of Inception's last pooling. Its bias falls with the number
-  of samples: compare only numbers of equal counts. torch-fidelity takes the means in float32 and
-  the root from the eigenvalues of C1 C2; see `benchmarks/metric_parity.py` for the differences.
+  It is FID if the features are those of Inception's last pooling. Its bias decreases with the
+  number of samples, so compare only values for equal counts. torch-fidelity computes means in
+  float32, and the root from the eigenvalues of C1 C2; see `benchmarks/metric_parity.py` for the
+  differences.
 
-  A line in the log warns when there are fewer samples than dimensions.
+  A warning is logged if there are fewer samples than dimensions.
 
   Reference: Heusel et al. 2017 (arXiv:1706.08500), equation 6.
 
@@ -42,19 +43,19 @@ def frechet_distance(real: FeatureStatistics, generated: FeatureStatistics) -> f
 def intra_class_frechet_distance(
     real: npt.ArrayLike, real_labels: npt.ArrayLike, generated: npt.ArrayLike,
     generated_labels: npt.ArrayLike) -> IntraClassDistance:
-  """The mean of the Fréchet distances within each class, which sees classes without variety.
+  """Averages the Fréchet distances within each class, which detects classes without variety.
 
   Args:
     real: features [n, d].
-    real_labels: integers [n].
+    real_labels: the class of each, an integer or a name, [n].
     generated: features [m, d].
-    generated_labels: integers [m]: the classes that the generator was asked for.
+    generated_labels: likewise [m], the classes given to the generator.
 
   Reference: Miyato and Koyama 2018 (arXiv:1802.05637), section 4.
 
   Raises:
     UsageError: a class has fewer than two samples in either set, labels and features differ in
-      number, or the features are refused.
+      number, or the features are invalid.
   """
   sets = checked_pair(real, generated)
   labels = np.asarray(real_labels), np.asarray(generated_labels)
@@ -69,7 +70,7 @@ def intra_class_frechet_distance(
       raise UsageError(f"Class {which} has {found[0]:,} real and {found[1]:,} generated samples: "
                        "a distance within a class needs at least 2 of each")
   _warn_of_few(min(counts[0]), min(counts[1]), sets[0].shape[1], "in a class ")
-  distances = {int(which): _distance(*_gaussian(sets[0][labels[0] == which]),
+  distances = {which.item(): _distance(*_gaussian(sets[0][labels[0] == which]),
                                      *_gaussian(sets[1][labels[1] == which]))
                for which in classes}
   return IntraClassDistance(float(np.mean(list(distances.values()))), distances)
@@ -77,21 +78,21 @@ def intra_class_frechet_distance(
 
 def _distance(mean1: np.ndarray, factor1: np.ndarray,
               mean2: np.ndarray, factor2: np.ndarray) -> float:
-  """The distance between Gaussians with covariances C1 = F1 F1^T and C2 = F2 F2^T.
+  """Returns the distance between Gaussians with covariances C1 = F1 F1^T and C2 = F2 F2^T.
 
-  The eigenvalues of C1 C2 that are not 0 are those of (F1^T F2)(F1^T F2)^T, so the trace of the
-  root is the sum of the singular values of F1^T F2. They are never complex or negative, and exact
-  for singular covariances, where the root of C1 C2 loses half of the digits.
+  The nonzero eigenvalues of C1 C2 are those of (F1^T F2)(F1^T F2)^T, so the trace of the root is
+  the sum of the singular values of F1^T F2. These are never complex or negative, and accurate for
+  singular covariances, where the root of C1 C2 loses half of the digits.
   """
   gap = mean1 - mean2
   roots = np.linalg.svd(factor1.T @ factor2, compute_uv=False)
-  # Rounding may give equal sets -1e-13.
+  # For equal sets, rounding may give -1e-13.
   distance = gap @ gap + np.sum(factor1 ** 2) + np.sum(factor2 ** 2) - 2 * np.sum(roots)
   return max(float(distance), 0.0)
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
-  """F with F F^T = C: [d, d] -> [d, d], or [d, rank] for a singular one."""
+  """Returns F with F F^T = C: [d, d] -> [d, d], or [d, rank] for a singular C."""
   with contextlib.suppress(np.linalg.LinAlgError):
     return np.linalg.cholesky(covariance)
   values, vectors = np.linalg.eigh(covariance)
@@ -100,7 +101,7 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
 
 
 def _gaussian(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The mean [d] and a factor of the covariance of features [n, d]; cheap where n is small."""
+  """Returns mean [d] and a factor of the covariance of features [n, d]; cheap if n is small."""
   rows = features.astype(np.float64)
   mean = rows.mean(axis=0)
   factor = (rows - mean).T / np.sqrt(len(rows) - 1)

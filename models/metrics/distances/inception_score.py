@@ -1,4 +1,4 @@
-"""The Inception score: are images sure of their class, and are all classes there?"""
+"""The Inception score: are images clearly of one class, and are all classes present?"""
 
 import itertools
 from typing import NamedTuple
@@ -11,24 +11,24 @@ import scipy.special
 
 
 class InceptionScore(NamedTuple):
-  """The mean over splits, and the standard deviation between them (divided by their count)."""
+  """The mean over splits, and the standard deviation between them (dividing by n, not n - 1)."""
 
   mean: float
   std: float
 
 
 def inception_score(logits: npt.ArrayLike, splits: int = 10, seed: int = 2020) -> InceptionScore:
-  """exp(E[KL(p(class | image) || p(class))]): from 1, no information, to the number of classes.
+  """Computes exp(E[KL(p(class | image) || p(class))]), from 1 to the number of classes.
 
-  The samples are permuted and split, and each split has a score of its own, whose p(class) is its
-  mean. The more samples in a split, the higher its score: compare only equal counts and splits.
-  Published scores are of Inception's logits without their bias. Permutation and defaults are those
-  of torch-fidelity.
+  The samples are permuted and split, and each split has a separate score, whose p(class) is the
+  split's mean. Scores rise with the number of samples in a split, so compare only equal counts and
+  splits. Published scores use Inception's logits without the bias. Permutation and defaults are
+  those of torch-fidelity.
 
   Args:
-    logits: numbers [n, classes], of generated images.
-    splits: how many parts, at least 1.
-    seed: of the permutation.
+    logits: logits [n, classes] of generated images.
+    splits: number of splits, at least 1.
+    seed: seed of the permutation.
 
   Reference: Salimans et al. 2016 (arXiv:1606.03498), section 4.
 
@@ -43,7 +43,7 @@ def inception_score(logits: npt.ArrayLike, splits: int = 10, seed: int = 2020) -
 
 
 def _score(logits: np.ndarray) -> float:
-  # All in logarithms, so that a class that no image shows is not 0 times infinity.
+  # In logarithms, so that a class without images does not give 0 times infinity.
   of_images = scipy.special.log_softmax(logits.astype(np.float64), axis=1)
   of_all = scipy.special.logsumexp(of_images, axis=0) - np.log(len(logits))
   return float(np.exp(np.mean(np.sum(np.exp(of_images) * (of_images - of_all), axis=1))))

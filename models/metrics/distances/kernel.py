@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 
 class KernelDistance(NamedTuple):
-  """The mean over subsets, and the standard deviation between them (with division by their count).
+  """The mean over subsets, and the standard deviation between them (dividing by n, not n - 1).
 
-  Subsets share samples, so the deviation is that of one subset, and not the error of the mean.
+  Subsets share samples, so the deviation is that of a single subset, not the error of the mean.
   """
 
   mean: float
@@ -20,28 +20,28 @@ class KernelDistance(NamedTuple):
 
 def kernel_distance(real: npt.ArrayLike, generated: npt.ArrayLike, subsets: int = 100,
                     subset_size: int = 1000, seed: int = 2020) -> KernelDistance:
-  """The squared maximum mean discrepancy with the kernel (x . y / d + 1)^3.
+  """Computes the squared maximum mean discrepancy with the kernel (x . y / d + 1)^3.
 
-  Each subset of real features and each of generated ones is drawn without replacement. The
-  estimator is unbiased, so a distance near 0 may be negative. It is KID when the features are those
-  of Inception's last pooling. Subsets and defaults are those of torch-fidelity, whose first
-  input is the generated set; it computes in float32, and this in float64.
+  Each subset of real and of generated features is drawn without replacement. The estimator is
+  unbiased, so a distance near 0 may be negative. It is KID if the features are those of Inception's
+  last pooling. Subsets and defaults are those of torch-fidelity with the generated set as first
+  input; it computes in float32, this function in float64.
 
   Args:
     real: features [n, d].
     generated: features [m, d].
-    subsets: how many pairs of subsets, at least 1.
+    subsets: number of pairs of subsets, at least 1.
     subset_size: samples in each subset, at least 2.
-    seed: of the choice of subsets.
+    seed: seed for drawing the subsets.
 
   Reference: Binkowski et al. 2018 (arXiv:1801.01401), section 3 and equation 4.
 
   Raises:
-    UsageError: there are fewer samples than `subset_size`, or features that no metric takes.
+    UsageError: there are fewer samples than `subset_size`, or features are invalid.
   """
   real, generated = checked_pair(
       real, generated, subset_size, f"KID with subset_size = {subset_size}")
-  random = np.random.RandomState(seed)  # The generator of torch-fidelity draws the same subsets.
+  random = np.random.RandomState(seed)  # Draws the same subsets as torch-fidelity.
   distances = []
   for _ in range(subsets):
     x, y = (features[random.choice(len(features), subset_size, replace=False)].astype(np.float64)
@@ -51,13 +51,13 @@ def kernel_distance(real: npt.ArrayLike, generated: npt.ArrayLike, subsets: int 
 
 
 def _squared_discrepancy(x: np.ndarray, y: np.ndarray) -> float:
-  """The unbiased estimate: [n, d], [n, d] -> the means within both sets, less the one between."""
+  """Returns the unbiased estimate: [n, d], [n, d] -> mean kernels within sets minus between."""
   n = len(x)
   xx, yy, xy = (_kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
-  within = xx.sum() - np.trace(xx) + yy.sum() - np.trace(yy)  # Without a sample and itself.
+  within = xx.sum() - np.trace(xx) + yy.sum() - np.trace(yy)  # Without self-pairs.
   return float(within / (n * (n - 1)) - 2 * xy.mean())
 
 
 def _kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   base = x @ y.T / x.shape[1] + 1
-  return base * base * base  # In a sixth of the time of NumPy's general power.
+  return base * base * base  # Six times as fast as NumPy's general power.

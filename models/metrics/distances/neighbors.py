@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: who lies within reach of whose nearest neighbors."""
+"""Precision, recall, density and coverage, by nearest neighbors in feature space."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from models.metrics.distances.checks import checked_pair
 import numpy as np
 import numpy.typing as npt
 
-_ENTRIES = 2 ** 25  # Distances that are held at a time: 256 MB, and as much again on the way.
+_ENTRIES = 2 ** 25  # Distances in memory at a time: 256 MB, and as much again temporarily.
 
 
 class Convention(NamedTuple):
-  """A rule for the neighborhood of a sample: a ball that reaches to its k-th nearest other one."""
+  """A definition of a sample's neighborhood: the ball up to its k-th nearest neighbor."""
 
   k: int  # At least 1; the sample itself does not count.
-  closed: bool  # Whether a point at exactly that distance is inside.
+  closed: bool  # Whether points at exactly that distance are inside.
 
 
 # Kynkäänniemi et al. 2019 (arXiv:1904.06991), equations 1 and 2, and torch-fidelity's defaults.
@@ -25,28 +25,28 @@ PRDC = Convention(k=5, closed=False)
 
 
 class NeighborScores(NamedTuple):
-  """Four numbers about real samples, generated ones, and the balls around each."""
+  """Four scores of real and generated samples, and of the balls around them."""
 
-  precision: float  # The share of generated samples inside a real ball.
-  recall: float  # The share of real samples inside a generated ball.
+  precision: float  # The fraction of generated samples inside a real ball.
+  recall: float  # The fraction of real samples inside a generated ball.
   density: float  # The mean number of real balls around a generated sample, divided by k.
-  coverage: float  # The share of real balls with a generated sample inside.
+  coverage: float  # The fraction of real balls with a generated sample inside.
 
 
 def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
                     conventions: Sequence[Convention] = (IMPROVED, PRDC)) -> list[NeighborScores]:
-  """All four numbers under each convention, in one pass over the distances.
+  """Computes all four scores under each convention, in one pass over the distances.
 
-  The time is that of three matrix products of all pairs; the memory that of the features and of
-  some of the rows. The result does not depend on how the pairs are divided.
+  It takes the time of three matrix products of all pairs, and the memory of the features and of
+  some rows. The result does not depend on how the pairs are divided.
 
   Args:
     real: features [n, d].
     generated: features [m, d].
-    conventions: what the balls are.
+    conventions: definitions of the balls.
 
   Raises:
-    UsageError: a set has no k-th neighbor, or no metric takes the features.
+    UsageError: a set has no k-th neighbor, or the features are invalid.
   """
   most = max(convention.k for convention in conventions)
   real, generated = checked_pair(real, generated, most + 1, f"a {most}-th neighbor of each")
@@ -61,10 +61,9 @@ def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
 
 def nearest(points: npt.ArrayLike, others: npt.ArrayLike,
             k: int = 1) -> tuple[np.ndarray, np.ndarray]:
-  """The k nearest of `others [m, d]` to each of `points [n, d]`, the nearest first.
+  """Finds the k nearest of `others [m, d]` to each of `points [n, d]`, nearest first; m >= k.
 
-  There are at least k others. Returns their rows in `others`, int [n, k], and their distances,
-  float32 [n, k].
+  Returns their rows in `others`, int [n, k], and their distances, float32 [n, k].
   """
   points, others = checked_pair(points, others, 1, f"{k} nearest neighbors")
   rows, distances = np.empty([len(points), k], np.int64), np.empty([len(points), k], np.float32)
@@ -77,7 +76,7 @@ def nearest(points: npt.ArrayLike, others: npt.ArrayLike,
 
 
 class _Tally:
-  """Counts of the pairs of a real and a generated sample, by one convention."""
+  """Counts of pairs of a real and a generated sample, under one convention."""
 
   def __init__(self, convention: Convention, num_real: int, num_generated: int) -> None:
     self._k = convention.k
@@ -104,16 +103,16 @@ class _Tally:
 
 # ---- Distances ----------------------------------------------------------------------------------
 #
-# Both references compare distances as float32 numbers. `prdc` rounds them from float64 squares, and
-# so does this module. (In torch-fidelity's float32 squares a sample is not at 0 from its copy.) The
-# conventions differ at ties, so these must be exact. A radius is therefore moved by the most that
-# the rounding of float64 can have made of it, outwards for closed balls and inwards for open ones:
-# what is equal in exact arithmetic is always inside, or always outside.
+# Both references compare float32 distances. `prdc` rounds them from float64 squares, and so does
+# this module. (With torch-fidelity's float32 squares, a sample has a nonzero distance from its
+# copy.) The conventions differ at ties, so ties must be exact. Radii are therefore changed by the
+# maximum rounding error of float64, outward for closed balls and inward for open ones, so that
+# distances that are equal in exact arithmetic are always inside, or always outside.
 
 
 def _squared_distances(points: np.ndarray,
                        others: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-  """Float64 |x - y|^2 of some points at a time to all others: which points, and [b, m]."""
+  """Yields slices of points, and float64 |x - y|^2 from these to all others, [b, m]."""
   columns = others.astype(np.float64)
   column_norms = _squared_norms(columns)
   step = max(1, _ENTRIES // len(columns))
@@ -126,15 +125,15 @@ def _squared_distances(points: np.ndarray,
 
 
 def _radii(points: np.ndarray, conventions: Sequence[Convention]) -> list[np.ndarray]:
-  """Float32 [n] for each convention: how far the ball around each point reaches."""
+  """Returns float32 [n] for each convention: the radius of the ball around each point."""
   squared = np.empty([len(conventions), len(points)])
   ks = [convention.k for convention in conventions]
   for rows, block in _squared_distances(points, points):
-    # A point is the nearest to itself, so the k-th other one has the index k.
+    # The nearest point is the point itself, so the k-th neighbor has index k.
     block.partition(sorted(set(ks)), axis=1)
     squared[:, rows] = block[:, ks].T
-  # The error of a sum of d products is below d times the machine's precision of its terms. Those of
-  # a point at the distance r are at most twice those of the center, and of r.
+  # The error of a sum of d products is below d times the machine epsilon times its terms. For a
+  # point at distance r, these are at most twice those of the center and of r.
   terms = 4 * _squared_norms(points) + 2 * squared
   error = (points.shape[1] + 8) * np.finfo(np.float64).eps * terms
   return [_rounded(radius + (bound if convention.closed else -bound))
@@ -146,6 +145,6 @@ def _squared_norms(points: np.ndarray) -> np.ndarray:
 
 
 def _rounded(squared: np.ndarray) -> np.ndarray:
-  """Distances, rounded to float32 where the references round: the squares, then their roots."""
+  """Returns distances, rounded to float32 like the references: the squares, then the roots."""
   distances = np.maximum(squared, 0, dtype=np.float32, casting="same_kind")
   return np.sqrt(distances, out=distances)

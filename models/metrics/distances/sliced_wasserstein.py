@@ -11,8 +11,8 @@ import scipy.ndimage
 _COARSEST = 16  # Pixels of the shorter side at the coarsest scale.
 _PATCH = 7
 _FILTER = np.array([1, 4, 6, 4, 1], np.float32) / 16
-_IMAGES = 256  # How many images are float32 at a time.
-_DIRECTIONS = 32  # How many directions are projected on at a time.
+_IMAGES = 256  # Images converted to float32 at a time.
+_DIRECTIONS = 32  # Directions to project on at a time.
 
 
 class SlicedWasserstein(NamedTuple):
@@ -26,17 +26,17 @@ def sliced_wasserstein_distance(real: npt.ArrayLike, generated: npt.ArrayLike, p
                                 directions: int = 512, seed: int = 0) -> SlicedWasserstein:
   """Compares patches of 7 x 7 pixels at each scale of a Laplacian pyramid, down to 16 pixels.
 
-  At each scale, each channel of the patches of a set has its mean taken away and is divided by its
-  standard deviation. The patches are projected on random directions, and the distance is the mean
-  |difference| of the sorted projections. It needs no features; fine scales see texture and noise,
-  coarse ones the shape. Karras et al. take 16,384 images.
+  At each scale, the patches of a set are normalized per channel to mean 0 and standard deviation 1.
+  They are projected on random directions, and the distance is the mean |difference| of the sorted
+  projections. It needs no features; fine scales measure texture and noise, coarse ones shape.
+  Karras et al. use 16,384 images.
 
   Args:
     real: images, uint8 [n, h, w, c], whose sides are multiples of 16 until they are below 32.
-    generated: as many images of the same shape.
-    patches: how many are taken from each image.
-    directions: how many random directions.
-    seed: of the places of patches and of the directions.
+    generated: equally many images of the same shape.
+    patches: number of patches per image.
+    directions: number of random directions.
+    seed: seed of patch positions and directions.
 
   Reference: Karras et al. 2018 (arXiv:1710.10196), section 5.
 
@@ -56,7 +56,7 @@ def sliced_wasserstein_distance(real: npt.ArrayLike, generated: npt.ArrayLike, p
 
 
 def _num_levels(height: int, width: int) -> int:
-  """How many scales there are, from the image itself to that of 16 pixels or a bit more."""
+  """Returns the number of scales, from full size down to 16 pixels or slightly more."""
   levels = int(np.log2(max(min(height, width), 1) / _COARSEST)) + 1
   if min(height, width) < _COARSEST or height % 2 ** (levels - 1) or width % 2 ** (levels - 1):
     raise UsageError(f"Images of {height} x {width} pixels cannot be halved down to {_COARSEST}: "
@@ -66,7 +66,7 @@ def _num_levels(height: int, width: int) -> int:
 
 def _descriptors(images: np.ndarray, level: int, patches: int,
                  random: np.random.Generator) -> np.ndarray:
-  """Normalized patches of one scale: [n, h, w, c] -> float32 [n * patches, c * 7 * 7]."""
+  """Draws normalized patches at a scale: [n, h, w, c] -> float32 [n * patches, c * 7 * 7]."""
   found = [_patches(_laplacian(images[i:i + _IMAGES].astype(np.float32), level), patches, random)
            for i in range(0, len(images), _IMAGES)]
   values = np.concatenate(found)  # [n * patches, c, 49]
@@ -78,7 +78,7 @@ def _descriptors(images: np.ndarray, level: int, patches: int,
 
 
 def _patches(images: np.ndarray, number: int, random: np.random.Generator) -> np.ndarray:
-  """`number` patches of each image, at random places: [n, h, w, c] -> [n * number, c, 49]."""
+  """Draws `number` random patches of each image: [n, h, w, c] -> [n * number, c, 49]."""
   windows = np.lib.stride_tricks.sliding_window_view(images, (_PATCH, _PATCH), axis=(1, 2))
   n, rows, columns, channels = windows.shape[:4]
   at = (np.repeat(np.arange(n), number), random.integers(rows, size=n * number),
@@ -87,7 +87,7 @@ def _patches(images: np.ndarray, number: int, random: np.random.Generator) -> np
 
 
 def _laplacian(images: np.ndarray, level: int) -> np.ndarray:
-  """A level of the pyramid: what the next coarser level lacks; the coarsest lacks nothing."""
+  """Returns a pyramid level: the difference from the next coarser one, or the coarsest itself."""
   last = _num_levels(*images.shape[1:3]) - 1
   for _ in range(level):
     images = _halved(images)
@@ -101,7 +101,7 @@ def _halved(images: np.ndarray) -> np.ndarray:
 def _doubled(images: np.ndarray) -> np.ndarray:
   n, height, width, channels = images.shape
   larger = np.zeros([n, 2 * height, 2 * width, channels], np.float32)
-  larger[:, ::2, ::2] = 4 * images  # Three of four pixels are 0, so the mean stays.
+  larger[:, ::2, ::2] = 4 * images  # Keeps the mean, because three of four pixels are 0.
   return _blurred(larger)
 
 
@@ -113,7 +113,7 @@ def _blurred(images: np.ndarray) -> np.ndarray:
 
 def _sliced(first: np.ndarray, second: np.ndarray, directions: int,
             random: np.random.Generator) -> float:
-  """The mean Wasserstein-1 distance of projections on random directions: [n, d], [n, d]."""
+  """Returns the mean Wasserstein-1 distance of projections on random directions: [n, d], [n, d]."""
   towards = random.normal(size=[directions, first.shape[1]])
   towards = (towards / np.linalg.norm(towards, axis=1, keepdims=True)).astype(np.float32)
   total = 0.0

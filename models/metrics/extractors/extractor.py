@@ -1,4 +1,4 @@
-"""Extractors: networks that turn images into the features which the metrics compare."""
+"""Extractors: networks that turn images into the features that metrics compare."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -14,27 +14,27 @@ IMAGES = tf.TensorSpec([None, None, None, 3], tf.uint8)
 
 
 class Extracted(NamedTuple):
-  """Numbers about n images: float32 `features` [n, d], and `logits` [n, k] or None."""
+  """Outputs for n images: float32 `features` [n, d], and `logits` [n, k] or None."""
 
   features: np.ndarray
   logits: np.ndarray | None
 
 
 class Extractor(Protocol):
-  """Turns images into features, and into logits where the network classifies."""
+  """A network from images to features, and to logits if it classifies."""
 
-  name: str  # In reports, such as `Inception 2015`. Equal names have equal features.
+  name: str  # In reports, such as `Inception 2015`. Equal names mean equal features.
   num_features: int  # d, the number of features of an image.
-  resizing: str  # The way to the resolution of its network, in a few words.
-  # Whether this is the network of the published numbers. Only then are they called FID, KID and
+  resizing: str  # How images are resized for its network, in a few words.
+  # Whether this is the network of published results. Only then are metrics called FID, KID and
   # Inception score.
   is_inception: bool
 
   def __call__(self, images: np.ndarray) -> Extracted:
-    """The features of RGB images, uint8 [n, h, w, 3].
+    """Returns the features of RGB images, uint8 [n, h, w, 3].
 
     Raises:
-      UsageError: these are no such images.
+      UsageError: the images have a wrong dtype or shape.
     """
     ...
 
@@ -44,7 +44,7 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
   """Applies `forward: uint8 [m, h, w, 3] -> [m, d], [m, k] or None` to 64 images at a time.
 
   Raises:
-    UsageError: the images have another type or shape, or there are none.
+    UsageError: the images have a wrong dtype or shape, or there are none.
   """
   check(images)
   outputs = [forward(tf.constant(images[i:i + _BATCH_SIZE]))
@@ -55,10 +55,10 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
 
 
 def check(images: np.ndarray) -> None:
-  """Refuses anything but RGB images, uint8 [n, h, w, 3] with n > 0.
+  """Checks that images are RGB, uint8 [n, h, w, 3] with n > 0.
 
   Raises:
-    UsageError: the images have another type or shape, or there are none.
+    UsageError: the images have a wrong dtype or shape, or there are none.
   """
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
     raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
@@ -71,7 +71,7 @@ def check(images: np.ndarray) -> None:
 def bicubic(images: tf.Tensor, resolution: int) -> tf.Tensor:
   """Resizes whole images to a square, bicubic with antialiasing: [n, h, w, 3] -> [n, r, r, 3].
 
-  The result is float32 from about 0 to 255, neither rounded nor clipped. Pillow's bicubic filter on
-  channels of floats gives the same.
+  The result is float32 from about 0 to 255, neither rounded nor clipped. It equals Pillow's bicubic
+  filter on float channels.
   """
   return tf.image.resize(images, [resolution, resolution], "bicubic", antialias=True)

@@ -1,8 +1,8 @@
-"""The Inception network of December 2015, in whose features FID, KID and IS are defined.
+"""The Inception network of December 2015, which defines FID, KID and IS.
 
 References: Szegedy et al. 2015 (arXiv:1512.00567) for the network; Salimans et al. 2016
-(arXiv:1606.03498), Heusel et al. 2017 (arXiv:1706.08500) for the numbers. The file of weights is
-that of torch-fidelity and pytorch-fid: TensorFlow's graph of 2015-12-05, converted to PyTorch.
+(arXiv:1606.03498), Heusel et al. 2017 (arXiv:1706.08500) for the metrics. The weights file is that
+of torch-fidelity and pytorch-fid: TensorFlow's graph of 2015-12-05, converted to PyTorch.
 """
 
 import functools
@@ -33,10 +33,10 @@ _NUM_CLASSES = 1008
 class Inception2015:
   """The `Extractor` of FID, KID and Inception score; also gives 1,008 logits.
 
-  Features are the 2,048 averages before the last layer. They equal those of torch-fidelity 0.4.0
-  to 1e-5 of their norm, see `benchmarks/feature_parity.py`. On GPUs that compute in
-  TensorFloat-32, that takes `tf.config.experimental.enable_tensor_float_32_execution(False)`.
-  With other weights than the published ones, by their SHA-256, it is not called Inception.
+  Features are the 2,048 averages before the last layer. They equal those of torch-fidelity 0.4.0 to
+  1e-5 of their norm, see `benchmarks/feature_parity.py`. On GPUs with TensorFloat-32, this requires
+  `tf.config.experimental.enable_tensor_float_32_execution(False)`. If the weights are not the
+  published ones, by SHA-256, metrics are not named after Inception.
   """
 
   num_features = _NUM_FEATURES
@@ -46,14 +46,14 @@ class Inception2015:
     """Reads the weights.
 
     Args:
-      weights: path of the file of weights (96 MB), which runs no code. By default it is downloaded
-        once, to `~/.keras/models`.
+      weights: path of the weights file (96 MB), which is read without running code. By default it
+        is downloaded once, to `~/.keras/models`.
       biased_logits: whether logits include the bias of the last layer. The Inception score has
         always been computed without it: torch-fidelity calls these features 'logits_unbiased', and
-        the others 'logits'.
+        those with the bias 'logits'.
 
     Raises:
-      UsageError: there is no such file, it holds other weights, or it cannot be downloaded.
+      UsageError: the file does not exist, contains different weights, or cannot be downloaded.
     """
     path = Path(weights).expanduser() if weights else _downloaded()
     self.model = build()
@@ -75,9 +75,9 @@ class Inception2015:
 
 
 def prepared(images: tf.Tensor) -> tf.Tensor:
-  """The inputs of the network: uint8 [n, h, w, 3] -> float32 [n, 299, 299, 3] in [-1, 1).
+  """Makes the network's inputs: uint8 [n, h, w, 3] -> float32 [n, 299, 299, 3] in [-1, 1).
 
-  The pixel i of the result is at i * h / 299 of the image, without a shift by half a pixel.
+  Pixel i of the result is at i * h / 299 in the image, without a half-pixel shift.
   """
   resized = tf.raw_ops.ResizeBilinear(images=images, size=[_RESOLUTION] * 2,
                                       align_corners=False, half_pixel_centers=False)
@@ -85,14 +85,14 @@ def prepared(images: tf.Tensor) -> tf.Tensor:
 
 
 def norm_of(convolution: str) -> str:
-  """The name of the batch normalization after a convolution."""
+  """Returns the name of the batch normalization after a convolution."""
   return convolution.removesuffix("conv") + "bn"
 
 
 def build() -> keras.Model:
-  """The network without weights: [n, 299, 299, 3] -> features [n, 2048], logits [n, 1008].
+  """Returns the network without weights: [n, 299, 299, 3] -> features [n, 2048], logits [n, 1008].
 
-  Layers have the names of the modules in the file. A convolution and its normalization are one.
+  Layers are named after the modules in the file. Normalizations are folded into convolutions.
   """
   inputs = x = keras.Input((_RESOLUTION, _RESOLUTION, 3), dtype="float32")
   x = _unit(x, "Conv2d_1a_3x3", 32, 3, 2, "valid")
@@ -112,7 +112,7 @@ def build() -> keras.Model:
   x = _block_6(x, "Mixed_6e", 192)
   x = _block_7a(x, "Mixed_7a")
   x = _block_7(x, "Mixed_7b", _average)
-  x = _block_7(x, "Mixed_7c", _max)  # The graph of 2015 has a maximum here; the paper has none.
+  x = _block_7(x, "Mixed_7c", _max)  # Max pooling is in the graph of 2015, not in the paper.
   features = keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
   logits = keras.layers.Dense(_NUM_CLASSES, kernel_initializer="zeros", dtype="float32",
                               name="fc")(features)
@@ -121,20 +121,20 @@ def build() -> keras.Model:
 
 def _unit(x: tf.Tensor, name: str, filters: int, size: int | tuple[int, int], strides: int = 1,
           padding: str = "same") -> tf.Tensor:
-  """Convolution, batch normalization and ReLU."""
+  """Applies a convolution, batch normalization and ReLU."""
   return keras.layers.Conv2D(filters, size, strides, padding, activation="relu", dtype="float32",
                              kernel_initializer="zeros", name=f"{name}.conv")(x)
 
 
 def _row(x: tf.Tensor, name: str, *units: tuple) -> tf.Tensor:
-  """Units in a row, each (filters, size) or the arguments of `_unit` to the end."""
+  """Applies units in sequence, each given as (filters, size, ...), arguments of `_unit`."""
   for number, unit in enumerate(units, 1):
     x = _unit(x, f"{name}_{number}" if len(units) > 1 else name, *unit)
   return x
 
 
 def _average(x: tf.Tensor) -> tf.Tensor:
-  """The average of each 3x3 pixels; at the border, of those inside the image."""
+  """Averages each 3x3 pixels; at the border, only those inside the image."""
   return keras.layers.AveragePooling2D(3, 1, "same", dtype="float32")(x)
 
 
@@ -190,10 +190,10 @@ def _block_7(x: tf.Tensor, name: str, pool: Callable[[tf.Tensor], tf.Tensor]) ->
 
 
 def _downloaded() -> Path:
-  """The published weights in the cache of Keras, downloaded if they are not there."""
+  """Returns the path of the published weights in Keras' cache, after downloading if necessary."""
   try:
     return Path(keras.utils.get_file(origin=URL, file_hash=SHA256, cache_subdir="models"))
-  except Exception as error:  # Keras raises this very class without a network.
+  except Exception as error:  # Keras raises a plain Exception without a network.
     raise UsageError(f"Inception2015.weights is not set, and {URL} cannot be downloaded "
                      f"({' '.join(str(error).split())[:80]}): download it elsewhere, and write "
                      "Inception2015.weights = 'PATH'") from error

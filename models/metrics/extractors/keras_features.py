@@ -1,4 +1,4 @@
-"""Extractors made of networks that are there already: the small classifier, and any Keras model."""
+"""Extractors from existing networks: the small classifier, and any Keras model."""
 
 import hashlib
 import os
@@ -19,9 +19,9 @@ import tensorflow as tf
 class SmallClassifier:
   """The `Extractor` of a small classifier that is trained on the real images themselves.
 
-  Its numbers compare runs on one source with each other; see
-  `models.vision.classification.small_classifier`. Images have the resolution of its source, and
-  for a gray source three equal channels.
+  Use its metrics to compare runs on one source with each other; see
+  `models.vision.classification.small_classifier`. Images have the resolution of its source, and for
+  a gray source three equal channels.
   """
 
   num_features = NUM_FEATURES
@@ -31,10 +31,10 @@ class SmallClassifier:
   def __init__(self, source: ImageSource | None, folder: str | os.PathLike) -> None:
     """Loads the classifier of `source` from `folder`, or trains it and saves it there.
 
-    Without a source it is the one in the folder.
+    Without a source, it loads the classifier in the folder.
 
     Raises:
-      UsageError: there is none, or the source has one class.
+      UsageError: there is no classifier, or the source has only one class.
     """
     self._classifier = load_or_train(source, folder) if source else load(folder)
     self._shape = self._classifier.model.input_shape[1:]
@@ -57,27 +57,27 @@ class SmallClassifier:
 
 @gin.configurable
 class KerasFeatures:
-  """The `Extractor` of any Keras model; features of a map are averaged over its positions.
+  """The `Extractor` of any Keras model; feature maps are averaged over positions.
 
-  Images are resized to the inputs of the model, bicubic, unless it takes any size.
+  Images are resized to the model's input size, bicubic, unless it takes any size.
   """
 
   is_inception = False
 
   def __init__(self, model: keras.Model | str, name: str, layer: str | None = None,
                preprocess: Callable[[tf.Tensor], tf.Tensor] = to_unit_range) -> None:
-    """Makes an extractor of a model.
+    """Makes an extractor from a model.
 
     Args:
       model: a functional or sequential model of RGB images, or the path of a `.keras` file.
-      name: its name in reports. Give two models, or two states of one, two names.
-      layer: the layer whose outputs are the features; the outputs of the model are then the logits.
-        By default the outputs of the model are the features, and there are no logits.
-      preprocess: makes the inputs of the model from images of numbers from 0 to 255. By default
-        they are scaled to [-1, 1].
+      name: its name in reports. Different models, or states of a model, need different names.
+      layer: the layer whose outputs are the features; the model's outputs are then the logits. By
+        default the model's outputs are the features, and there are no logits.
+      preprocess: makes the model's inputs from images with values from 0 to 255. By default they
+        are scaled to [-1, 1].
 
     Raises:
-      UsageError: the file cannot be read, or the shapes are others.
+      UsageError: the file cannot be read, or inputs or outputs have wrong shapes.
       ValueError: there is no such layer.
     """
     model = _loaded(model) if isinstance(model, str) else model
@@ -112,7 +112,7 @@ class KerasFeatures:
 
 def _loaded(path: str) -> keras.Model:
   try:
-    if not path.endswith(".keras"):  # Keras runs no code of these; of older formats, it may.
+    if not path.endswith(".keras"):  # Keras runs no code in these; in older formats, it may.
       raise ValueError("not a `.keras` file")
     return keras.saving.load_model(os.path.expanduser(path), compile=False)
   except (OSError, ValueError, TypeError) as error:
@@ -122,7 +122,7 @@ def _loaded(path: str) -> keras.Model:
 
 
 def _resolution(model: keras.Model) -> int | None:
-  """The height and width of the inputs, or None if they may be any."""
+  """Returns the height and width of the inputs, or None if any size works."""
   shapes = [tuple(tensor.shape) for tensor in model.inputs]
   if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][3] != 3 or shapes[0][1] != shapes[0][2]:
     raise UsageError(f"KerasFeatures.model has inputs of the shapes {shapes}: it must take square "

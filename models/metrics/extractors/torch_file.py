@@ -1,7 +1,7 @@
 """Reads tensors from a file that `torch.save` wrote, without PyTorch and without running its code.
 
-Both formats are read: the ZIP archive of today, and the stream of five pickles before version 1.6.
-A pickle is a program that may call any function. Here it finds three functions, and no others.
+It reads both formats: the current ZIP archive, and the stream of five pickles before version 1.6. A
+pickle is a program that may call any function. Here it can only call three functions.
 """
 
 import io
@@ -27,14 +27,14 @@ _BEGIN = (0x1950A86A20F9469CFC6C, 1001)  # The first two pickles of the older fo
 
 
 def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
-  """Reads the tensors of a file that holds a state dictionary, by name.
+  """Reads the tensors of a file that contains a state dictionary, by name.
 
-  They are read-only views that share the numbers which they share in the file, and may have any
-  strides. No tensor takes more memory than the file.
+  They are read-only views that share storage as in the file, and may have any strides. No tensor
+  takes more memory than the file.
 
   Raises:
-    UsageError: there is no such file, it is damaged, or it holds anything but named tensors of
-      booleans, integers, or floats of 16, 32 or 64 bits.
+    UsageError: there is no such file, it is damaged, or it contains anything other than named
+      tensors of booleans, integers, or floats of 16, 32 or 64 bits.
   """
   try:
     content = Path(path).read_bytes()
@@ -52,7 +52,7 @@ def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def _of_archive(content: bytes) -> Any:
-  """Reads a ZIP archive: `NAME/data.pkl` describes tensors, `NAME/data/KEY` are numbers."""
+  """Reads a ZIP archive: `NAME/data.pkl` describes tensors, `NAME/data/KEY` has their numbers."""
   with zipfile.ZipFile(io.BytesIO(content)) as archive:
     if sum(each.file_size for each in archive.infolist()) > len(content):
       raise ValueError("it is compressed, which `torch.save` never does")
@@ -70,8 +70,9 @@ def _of_archive(content: bytes) -> Any:
 def _of_stream(content: bytes) -> Any:
   """Reads a file of the older format.
 
-  Five pickles: a magic number, a version, facts about the machine, the description of the tensors,
-  and the keys of the storages. Then, in the order of the keys, the size and the numbers of each.
+  It has five pickles: a magic number, a version, facts about the machine, the description of the
+  tensors, and the keys of the storages. The size and the numbers of each storage follow, in key
+  order.
   """
   pickles = _Machine(content, len(content))
   if content[:1] != b"\x80" or (pickles.load(), pickles.load()) != _BEGIN:
@@ -96,13 +97,13 @@ def _fill(numbers: np.ndarray, content: bytes) -> None:
 
 
 class _Machine(PythonMachine):
-  """The machine for pickles in Python: that in C takes gigabytes because a damaged file says so.
+  """The pickle machine in Python, because a damaged file can make the C one allocate gigabytes.
 
-  `load` runs the next pickle of some content. Its value has read-only arrays in place of tensors.
-  The numbers [size] of these are in `storages`, by key, for the caller to fill.
+  `load` runs the next pickle of some content. Its value has read-only arrays instead of tensors.
+  Their numbers [size] are in `storages`, by key, for the caller to fill.
   """
 
-  # Protocol 2, which `torch.save` writes; later ones may ask for any memory.
+  # Protocol 2, which `torch.save` writes; later ones can allocate any amount of memory.
   dispatch: ClassVar[dict[int, Callable[[Any], Any]]] = {
       code: run for code, run in PythonMachine.dispatch.items() if code <= pickle.LONG4[0]}
 
@@ -113,14 +114,14 @@ class _Machine(PythonMachine):
     self._num_bytes = num_bytes
 
   def find_class(self, module: str, name: str) -> Any:
-    """The name of a kind of storage, or one of three functions that make inert values."""
+    """Returns the name of a storage type, or one of three harmless functions."""
     name = f"{module}.{name}"
     if name not in _KNOWN:
       raise ValueError(f"it asks for {name!r:.50}, and only tensors are read")
     return _KNOWN[name]
 
   def persistent_load(self, described: Any) -> np.ndarray:
-    """A storage; the same one for the same key."""
+    """Returns a storage; the same one for the same key."""
     _, kind, key, _, size, *_ = described
     dtype = np.dtype(_DTYPES[kind])
     if not 0 <= size * dtype.itemsize <= self._num_bytes:
@@ -129,8 +130,8 @@ class _Machine(PythonMachine):
 
 
 def _tensor(storage: np.ndarray, offset: int, shape: tuple, strides: tuple, *_: Any) -> np.ndarray:
-  """The elements of a storage from `offset` on, with strides in elements."""
-  # In Python's integers, since those of NumPy overflow.
+  """Returns a view of a storage from `offset`, with strides in elements."""
+  # In Python's integers, since NumPy's can overflow.
   last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
   if min(shape, default=1) < 1 or min(offset, *strides, 0) < 0 or last >= storage.size:
     raise ValueError("a tensor reaches outside of its numbers")

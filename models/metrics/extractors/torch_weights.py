@@ -7,15 +7,15 @@ from replicator import UsageError
 import keras
 import numpy as np
 
-_EPSILON = 1e-3  # Both networks that use this have it in their batch normalization.
+_EPSILON = 1e-3  # The epsilon of batch normalization in both networks that use this.
 
 
 def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callable[[str], str],
          origin: str) -> None:
-  """Sets all weights of a network, in which batch normalization is part of the convolutions.
+  """Sets all weights of a network, folding batch normalization into the convolutions.
 
-  With the moving statistics m, v and the gain and bias g, b, the normalization of a convolution is
-  the kernel times s = g / sqrt(v + 0.001) with the bias b - m s. Both are computed in float64.
+  With moving statistics m, v and gain and bias g, b, a normalized convolution has its kernel
+  multiplied by s = g / sqrt(v + 0.001), and the bias b - m s. Both are computed in float64.
 
   Args:
     model: its layers with weights are `Conv2D`, `DepthwiseConv2D` and `Dense` with biases. They are
@@ -25,13 +25,13 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
     origin: the name of the file, for errors.
 
   Raises:
-    UsageError: a tensor is missing, left over, of another shape, or has impossible numbers.
+    UsageError: a tensor is missing, unused, of the wrong shape, or has invalid numbers.
   """
   left = {name: tensor for name, tensor in tensors.items()
           if not name.endswith("num_batches_tracked")}
 
   def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor in float64, which must have this shape and possible numbers."""
+    """Removes and returns a tensor in float64, after checking its shape and numbers."""
     tensor = left.pop(name, None)
     if tensor is None:
       found = "has no such tensor"
@@ -56,7 +56,7 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
 
 def _weights(layer: keras.layers.Layer, norm_of: Callable[[str], str],
              take: Callable[[str, tuple[int, ...]], np.ndarray]) -> list[np.ndarray]:
-  """Kernel and bias: [inputs, outputs], [h, w, inputs, outputs] or, depthwise, [h, w, channels, 1].
+  """Returns kernel and bias; kernels are [inputs, outputs] or [h, w, inputs, outputs].
   """
   kernel_shape, bias_shape = (weight.shape for weight in layer.weights)
   if isinstance(layer, keras.layers.Dense):

@@ -1,1 +1,1 @@
-"""Sets of images that a command line names."""
+"""Sets of images given on a command line."""

@@ -1,4 +1,4 @@
-"""Sets of images to evaluate: encoded images, the array of an NPZ, or the examples of a source."""
+"""Sets of images to evaluate: encoded images, an array of an NPZ, or examples of a source."""
 
 import abc
 import hashlib
@@ -6,9 +6,18 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.vision.images.decode import as_array, as_image, center_square, opened, upright_rgb
+from models.vision.images import labels as labels_lib
+from models.vision.images.classes import NO_CLASSES, Classes
+from models.vision.images.decode import (
+  as_array,
+  as_image,
+  center_square,
+  opened,
+  squared,
+  upright_rgb,
+)
 from models.vision.images.encoded_images import EncodedImages
-from models.vision.images.image_source import ImageSource, read
+from models.vision.images.image_source import ImageSource, labels_of, read
 from models.vision.images.thread_map import map_in_threads
 from models.vision.sources import open_encoded
 from replicator import UsageError
@@ -20,41 +29,45 @@ _AT_A_TIME = 256
 
 
 class ImageSet(abc.ABC):
-  """Images of one size, which are read some at a time; a subclass reads them.
+  """Images of one size, read in batches by a subclass.
 
   Attributes:
-    name: what the user calls it.
+    name: the user's name for it.
     size: number of images.
     resolution: height and width.
-    resizing: how the images got this size, in a few words; `none` for what they have.
-    formats: of the files that were read so far, such as `PNG`; empty for what is in no files.
-    class_names: of the classes 0, 1, ...; empty if they have none.
+    resizing: how the images were resized, in a few words; `none` if they were not.
+    formats: formats of the files read so far, such as `PNG`; empty if there are no files.
+    classes: classes of all images, or of a generator; none if there are no labels.
+    unlabeled: why there are none, if there is a list of labels that does not fit.
   """
 
+  unlabeled = ""
+  naming = "give folders the same names, or save 'labels' of names beside an array"  # For errors.
+
   def __init__(self, name: str, size: int, resolution: tuple[int, int],
-               class_names: tuple[str, ...] = (), resizing: str = "none") -> None:
+               classes: Classes = NO_CLASSES, resizing: str = "none") -> None:
     self.name = name
     self.size = size
     self.resolution = resolution
     self.resizing = resizing
     self.formats: set[str] = set()
-    self.class_names = class_names
+    self.classes = classes
 
   @abc.abstractmethod
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
+    """Yields RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray have equal channels.
 
     Raises:
-      UsageError: an image cannot be read, or has another size than the first.
+      UsageError: an image cannot be read, or has a different size than the first.
     """
 
   @abc.abstractmethod
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
-    """The classes of the images at `indices`, int [n], or None if they have no classes."""
+    """Returns the labels of the images at `indices`, int [n], or None if they have no classes."""
 
 
 class Seen:
-  """Facts about the batches of images that passed through.
+  """A pass-through for batches of images that collects facts about them.
 
   `count` is the number of images, and `is_gray` whether the channels of every pixel were equal.
   """
@@ -79,24 +92,24 @@ class Seen:
 
 
 def pick(images: ImageSet, indices: np.ndarray) -> np.ndarray:
-  """The images at indices [n] in any order, uint8 [n, h, w, 3]."""
+  """Returns the images at indices [n] in any order, uint8 [n, h, w, 3]."""
   ascending, back = np.unique(indices, return_inverse=True)
   return np.concatenate(list(images.batches(ascending)))[back]
 
 
 def open_set(path: str, resolution: int | None = None) -> ImageSet:
-  """The images of a folder, an archive, shards or a library, or those of the array of an `.npz`.
+  """Opens images of a folder, an archive, shards or a library, or of an array in an `.npz`.
 
-  Their classes are those of a training on them: by folder or by `dataset.json`. Images in no folder
+  Classes are the same as in training: by folder or by `dataset.json`. Images outside of folders
   have no classes.
 
   Args:
-    path: as `models.vision.sources.open_encoded` takes it; images may be at any depth.
-    resolution: the center square of each image is resized to that many pixels, by Pillow's bicubic
-      filter. By default images stay as they are, and must have one size.
+    path: see `models.vision.sources.open_encoded`; images may be at any depth.
+    resolution: the size to which the center square of each image is resized, by Pillow's bicubic
+      filter. By default images are not resized, and must have one size.
 
   Raises:
-    UsageError: there is nothing of that name, it has no images, or the first cannot be read.
+    UsageError: `path` does not exist, it has no images, or the first cannot be read.
   """
   place = Path(path).expanduser()
   if place.suffix == ".npz" and place.is_file():
@@ -108,21 +121,27 @@ class Source(ImageSet):
   """An `ImageSource` as an `ImageSet`."""
 
   def __init__(self, name: str, source: ImageSource) -> None:
-    super().__init__(name, source.size, source.image_shape[:2], tuple(source.class_names))
-    self._source = source
+    self._source, self._labels = source, labels_of(source)
+    super().__init__(name, source.size, source.image_shape[:2],
+                     _classes(self._labels, tuple(source.class_names)))
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """As those of an `ImageSet`."""
+    """See `ImageSet`."""
     for i in range(0, len(indices), _AT_A_TIME):
       yield rgb(read(self._source, indices[i:i + _AT_A_TIME])[0])
 
-  def labels(self, indices: np.ndarray) -> np.ndarray:
-    """As those of an `ImageSet`."""
-    return read(self._source, indices)[1]
+  def labels(self, indices: np.ndarray) -> np.ndarray | None:
+    """See `ImageSet`."""
+    return self._labels[indices] if self.classes else None
+
+
+def _classes(labels: np.ndarray, class_names: tuple[str, ...]) -> Classes:
+  """Returns the classes of images; images that are all of the class `all` have none."""
+  return NO_CLASSES if class_names == ("all",) else Classes.of(labels, class_names)
 
 
 def rgb(images: np.ndarray) -> np.ndarray:
-  """Images [n, h, w, 1 or 3] with three channels."""
+  """Converts images [n, h, w, 1 or 3] to three channels."""
   return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
 
 
@@ -130,12 +149,12 @@ def rgb(images: np.ndarray) -> np.ndarray:
 
 
 class _Encoded(ImageSet):
-  """Encoded images, decoded by a pool of threads."""
+  """Encoded images, decoded in a thread pool."""
 
   def __init__(self, encoded: EncodedImages, resolution: int | None) -> None:
-    class_names = () if encoded.class_names == ("all",) else encoded.class_names
-    super().__init__(encoded.path, len(encoded.labels), (0, 0), class_names, _resizing(resolution))
-    self._encoded = encoded
+    super().__init__(encoded.path, len(encoded.labels), (0, 0),
+                     _classes(encoded.labels, encoded.class_names), _resizing(resolution))
+    self._encoded, self.unlabeled = encoded, encoded.unlabeled
     self._square = resolution
     self.resolution = self._decode(0).shape[:2]
 
@@ -153,14 +172,13 @@ class _Encoded(ImageSet):
       yield np.stack(images)
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
-    return self._encoded.labels[indices] if self.class_names else None
+    return self._encoded.labels[indices] if self.classes else None
 
   def _decode(self, index: int) -> np.ndarray:
     try:
       with opened(self._encoded.read(index)) as image:
         self.formats.add(image.format or "")
-        whole = upright_rgb(image)
-        return np.asarray(center_square(whole, self._square) if self._square else whole)
+        return np.asarray(squared(image, self._square) if self._square else upright_rgb(image))
     except Exception as error:  # Pillow raises errors of many types for broken files.
       raise UsageError(f"{self._encoded.name(index)} cannot be read as an image "
                        f"({first_line(error)}): save it again, or remove it") from error
@@ -170,42 +188,48 @@ class _Encoded(ImageSet):
 
 
 class _Array(ImageSet):
-  """The images of an array [n, h, w, 1 or 3], and their classes [n] or None."""
+  """The images of an array [n, h, w, 1 or 3], and their labels [n], numbers or names, or None."""
 
-  def __init__(self, name: str, images: np.ndarray, classes: np.ndarray | None,
+  def __init__(self, name: str, images: np.ndarray, labels: np.ndarray | None,
                resolution: int | None) -> None:
     if resolution:
       images = np.stack([as_array(center_square(as_image(each), resolution)) for each in images])
-    super().__init__(name, len(images), images.shape[1:3], resizing=_resizing(resolution))
-    self._images = images
-    self._classes = classes
+    numbers, names = (labels_lib.of_one(len(images)) if labels is None
+                      else labels_lib.from_values(labels, f"{name}: the labels"))
+    super().__init__(name, len(images), images.shape[1:3], _classes(numbers, names),
+                     _resizing(resolution))
+    self._images, self._labels = images, numbers
 
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
     for i in range(0, len(indices), _AT_A_TIME):
       yield rgb(self._images[indices[i:i + _AT_A_TIME]])
 
   def labels(self, indices: np.ndarray) -> np.ndarray | None:
-    return None if self._classes is None else self._classes[indices]
+    return self._labels[indices] if self.classes else None
 
 
 def _array(path: str, place: Path) -> tuple[np.ndarray, np.ndarray | None]:
-  """The only array of images in an NPZ, of which no code runs, and their classes."""
+  """Reads the only array of images in an NPZ, and their labels, without running code."""
   try:
     with np.load(place, allow_pickle=False) as content:
       arrays = {name: content[name] for name in content.files}
   except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
     reason = first_line(error)[:80]
     raise UsageError(f"{path}: cannot be read ({reason}): write it again with np.savez") from error
-  found = {name: array for name, array in arrays.items() if array.ndim == 4}
+  found = {name: array for name, array in arrays.items() if array.ndim == 4} or {
+      name: array[..., np.newaxis] for name, array in arrays.items()
+      if array.ndim == 3 and array.dtype == np.uint8}  # Of gray images.
   if len(found) != 1:
     listed = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
     raise UsageError(f"{path}: has {len(found)} arrays of images among: {listed or 'nothing'}; "
-                     "save one [n, h, w, 3], as np.savez(FILE, images=images) does")
+                     "save one [n, h, w, 3], as np.savez(FILE, images=images) does, or gray ones "
+                     "[n, h, w]")
   [(name, images)] = found.items()
   _check_array(f"{path}: '{name}' {list(images.shape)} of {images.dtype}", images)
-  numbers = [array for array in arrays.values()
-             if array.shape == (len(images),) and array.dtype.kind in "iu"]
-  return images, numbers[0] if len(numbers) == 1 else None
+  labels = {name: array for name, array in arrays.items()
+            if array.shape == (len(images),) and array.dtype.kind in "iuU"}
+  only = next(iter(labels.values())) if len(labels) == 1 else None
+  return images, labels.get("labels", only)
 
 
 def _check_array(what: str, images: np.ndarray) -> None:

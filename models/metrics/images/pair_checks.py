@@ -1,20 +1,22 @@
-"""Checks of two sets of images before and after they are compared, in words for a command line."""
-
+"""Checks of two sets of images before and after they are compared, with command-line messages."""
 from collections.abc import Iterator
 
 from models.metrics.images.image_sets import ImageSet, Seen
+from models.vision.images.classes import SHOWN, Classes
 from replicator import UsageError
+from replicator.console.formatting import listed
 
 import numpy as np
 
-_CHOICE_SEED = 1  # Chooses images where not all are used.
+_CHOICE_SEED = 1  # Chooses images if not all are used.
+_LEAST_SHARE = 0.05  # The smallest difference of class frequencies that causes a warning.
 
 
 def chosen(images: ImageSet, count: int | None, flag: str) -> np.ndarray:
-  """The numbers of `count` images drawn at random, ascending, int [count]; of all for None.
+  """Draws `count` images at random; returns ascending indices, int [count], or all for None.
 
   Raises:
-    UsageError: there are fewer; `flag` is the one that named the images.
+    UsageError: there are fewer; `flag` is the flag for the images.
   """
   count = count or images.size
   if count > images.size:
@@ -36,31 +38,33 @@ def check_sizes(real: ImageSet, fake: ImageSet) -> None:
 
 def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray]:
-  """The classes of the images at the indices [n] and [m] of two sets, int [n] and [m].
+  """Returns class names of the images at the indices [n] and [m] of two sets, [n] and [m].
+
+  They are spelled like those of the real images, even if the others write numbers differently.
 
   Raises:
-    UsageError: a set has no classes, or the sets have other ones.
+    UsageError: a set has no classes, or a generated image has a class without real images.
   """
   found = []
   for images, indices, flag in ((real, of_real, "--real"), (fake, of_fake, "--fake")):
     labels = images.labels(indices)
     if labels is None:
-      raise UsageError(f"metric 'intra_fid': {flag}={images.name} has no classes; put the images "
-                       "of each class into a folder of their own, save 'labels' beside an array, "
-                       "or leave 'intra_fid' out")
+      raise UsageError(f"metric 'intra_fid': {flag}={images.name} has no classes; " + (
+          images.unlabeled or "put the images of each class into a folder of their own, save "
+          "'labels' beside an array, or leave 'intra_fid' out"))
     found.append(labels)
-  names = real.class_names, fake.class_names
-  # Labels of classes that are called 0, 1, 2, ... mean the same in any set.
-  if all(names) and names[0] != names[1] and not all(
-      each == tuple(map(str, range(len(each)))) for each in names):
-    listed = [", ".join(each[:4]) for each in names]
-    raise UsageError(f"metric 'intra_fid': --real={real.name} has the classes {listed[0]}, and "
-                     f"--fake={fake.name} {listed[1]}; give the folders of both the same names")
-  return found[0], found[1]
+  places = fake.classes.labels_in(real.classes)[found[1]]
+  if places.min() < 0:
+    real_names, fake_names = (listed(each.classes.names, SHOWN) for each in (real, fake))
+    raise UsageError(
+        f"metric 'intra_fid': --real={real.name} has the classes {real_names}, and --fake="
+        f"{fake.name} {fake_names}; {fake.naming}")
+  names = np.array(real.classes.names)
+  return names[found[0]], names[places]
 
 
 def warnings(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> Iterator[str]:
-  """Lines about differences that make numbers mean something else than they seem to."""
+  """Yields warnings about differences between the sets that make metrics misleading."""
   if of_real.sha256 == of_fake.sha256:
     yield "the generated images are the real ones: the distances are those of equal images"
   if of_real.count != of_fake.count:
@@ -73,6 +77,27 @@ def warnings(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> It
     names = [" and ".join(sorted(images.formats)) for images in (real, fake)]
     yield (f"the real files are {names[0]}, and the generated ones {names[1]}: the metrics see the "
            "traces of JPEG; save both as PNG, from originals")
+  if (shares := _shares_apart(real.classes, fake.classes)) is not None:
+    name, *both = shares
+    yield (f"the shares of classes differ: {name} are {both[0]:.0%} of the real images and "
+           f"{both[1]:.0%} of the generated ones, which every distance sees")
   if real.resizing != fake.resizing:
     yield (f"resizing of the real images: {real.resizing}; of the generated ones: {fake.resizing}. "
            "The metrics see the difference")
+
+
+def _shares_apart(real: Classes, fake: Classes) -> tuple[str, float, float] | None:
+  """Returns the class whose frequencies differ most, and both; None if chance may explain it."""
+  of_fake = real.with_counts_of(fake)
+  if of_fake is None:
+    return None
+  counts = np.array([real.counts, of_fake.counts], np.float64)
+  sizes = counts.sum(1, keepdims=True)
+  shares = counts / sizes
+  # Half the sum of differences, and about twice its value between two samples of these sizes.
+  distance = 0.5 * np.abs(shares[0] - shares[1]).sum()
+  chance = np.sqrt(shares.mean(0) * (1 / sizes).sum()).sum()
+  if distance < max(_LEAST_SHARE, chance):
+    return None
+  most = int(np.abs(shares[0] - shares[1]).argmax())
+  return real.names[most], shares[0, most], shares[1, most]

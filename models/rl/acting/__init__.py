@@ -1,1 +1,1 @@
-"""Acting in environments, and what is logged of it."""
+"""Acting in environments, and evaluation."""

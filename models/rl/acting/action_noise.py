@@ -1,23 +1,24 @@
-"""Random numbers for acting, which depend only on the seed and the place in the experience.
+"""Random numbers for acting, which depend only on the seed and the step.
 
-Noise whose steps depend on each other is a white signal of an episode's length that was filtered.
-So no noise has a state, and a run that resumes goes on with the numbers that it would have had.
+Correlated noise is a filtered white signal of an episode's length. So noise has no state, and a
+resumed run continues with the same numbers.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
 from replicator import UsageError
-from replicator.errors import at_least_one, no_class
+from replicator.errors import at_least_one
 
 import gin
 import numpy as np
 
-_EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION = range(4)
-_BLOCK = 64  # Steps whose numbers are drawn together. Another value changes all numbers.
+_EPISODE, _NOISE, _RANDOM_ACTION, _EVALUATION, _EVALUATION_NOISE = range(5)
+_BLOCK = 64  # Steps whose numbers are drawn together. Changing it changes all numbers.
+_LONGEST_SIGNAL = 100_000  # Steps of filtered noise, which is kept in memory as a whole.
 
 Filter = Callable[[np.ndarray], np.ndarray]
-"""Makes noise of t steps from white noise, both N(0, 1): float64 `[t, n, a] -> [t, n, a]`."""
+"""Turns white noise of t steps into other noise, both N(0, 1): float64 `[t, n, a] -> [t, n, a]`."""
 
 
 @gin.configurable
@@ -44,12 +45,12 @@ class PinkNoise:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class OrnsteinUhlenbeck:
-  """Noise that keeps `1 - theta` of itself from one step to the next, and adds what is missing.
+  """Noise that keeps `1 - theta` of its value at each step, plus new noise for unit variance.
 
   Reference: Lillicrap et al. 2016 (arXiv:1509.02971).
 
   Attributes:
-    theta: the share that is forgotten in a step, above 0 and at most 1, which is white noise.
+    theta: the fraction forgotten at each step, above 0 and at most 1, which is white noise.
   """
 
   theta: float = 0.15
@@ -69,14 +70,14 @@ class OrnsteinUhlenbeck:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class HeldNoise:
-  """Noise that stays for some steps, so that in between an action is a function of the state.
+  """Noise that is held for some steps, during which an action is a function of the state.
 
-  A policy with a standard deviation s(x), as that of SAC, then acts with mean(x) + s(x) e, and e is
-  N(0, 1) for each number of an action. That is generalized state-dependent exploration (Raffin et
-  al. 2021, arXiv:2005.05719) with the deviation as the only feature of the state.
+  A policy with a standard deviation s(x), like SAC's, then acts with mean(x) + s(x) e, where e is
+  N(0, 1) for each action dimension. That is generalized state-dependent exploration (Raffin et al.
+  2021, arXiv:2005.05719) with the deviation as the only feature of the state.
 
   Attributes:
-    steps: how long it stays.
+    steps: number of steps for which it is held.
   """
 
   steps: int = 8
@@ -92,19 +93,20 @@ class HeldNoise:
 @gin.configurable(denylist=["noise_size"])
 @dataclasses.dataclass(frozen=True)
 class Exploration:
-  """How an actor explores.
+  """Settings of an actor's exploration.
 
-  Environment i of n acts with noise times `scale^(1 + i alpha / (n - 1))`, as the actors of Ape-X
-  do (Horgan et al. 2018, arXiv:1803.00933). The agent's own `noise` multiplies it, too.
+  Noise in environment i of n is multiplied by `scale^(1 + i alpha / (n - 1))`, as in Ape-X (Horgan
+  et al. 2018, arXiv:1803.00933), and also by the agent's own `noise`.
 
   Attributes:
-    random_steps: environment steps at the start of a run whose actions are uniformly random.
+    random_steps: environment steps at the start of a run whose actions are uniformly random, see
+      `RateLimiter`.
     noise: a `Filter`, such as `@PinkNoise()`, `@OrnsteinUhlenbeck()` or `@HeldNoise()`; None for
-      white noise. A filtered signal is as long as the longest episode, and does not end with one.
+      white noise. A filtered signal is as long as the longest episode, and continues across
+      episodes.
     scale: see above; or a number for each environment.
     alpha: see above; 0 for the same noise in all environments.
-    noise_size: how many numbers of noise the policy takes for an action; None for the length of an
-      action.
+    noise_size: length of the policy's noise for an action; None for the length of an action.
   """
 
   random_steps: int = 1000
@@ -114,12 +116,11 @@ class Exploration:
   noise_size: int | None = None
 
   def __post_init__(self):
-    no_class("Exploration", noise=self.noise)
     if min(self.random_steps, self.alpha, np.min(self.scale)) < 0:
       raise UsageError(f"{self}: no number may be below 0")
 
   def scales(self, number: int) -> np.ndarray:
-    """The factors on the noise of so many environments: float64 [number]."""
+    """Returns the factors on the noise of each environment: float64 [number]."""
     if np.size(self.scale) not in (1, number):
       raise UsageError(f"Exploration.scale = {self.scale}: write a number, or one for each of "
                        f"Environments.number = {number}")
@@ -133,28 +134,28 @@ class Exploration:
 class ActionNoise:
   """Noise, random actions and episode seeds of a number of environments that step together.
 
-  `episode_steps` is the length of filtered signals.
+  `max_episode_steps` is the length of filtered signals, up to 100,000.
   """
 
   def __init__(self, seed: int, number: int, action_size: int, exploration: Exploration,
-               episode_steps: int):
+               max_episode_steps: int):
     self._seed = seed % 2**64
     self._shapes = {_NOISE: (number, exploration.noise_size or action_size),
                     _RANDOM_ACTION: (number, action_size)}
-    self._filter, self._episode_steps = exploration.noise, episode_steps
+    self._filter, self._signal_steps = exploration.noise, min(max_episode_steps, _LONGEST_SIGNAL)
     self._scales = exploration.scales(number).astype(np.float32)[:, np.newaxis]
     self._blocks: dict[int, tuple[int, np.ndarray]] = {}  # The newest block of each kind.
 
   def noise(self, step: int) -> np.ndarray:
-    """The noise of a step: float32 `[number, noise_size]`, see `Exploration`."""
-    return self._draw(_NOISE, step, _BLOCK if self._filter is None else self._episode_steps)
+    """Returns the noise of a step: float32 `[number, noise_size]`, see `Exploration`."""
+    return self._draw(_NOISE, step, _BLOCK if self._filter is None else self._signal_steps)
 
   def random_actions(self, step: int) -> np.ndarray:
-    """Actions of a step, uniform in [-1, 1): float32 `[number, action_size]`."""
+    """Returns actions of a step, uniform in [-1, 1): float32 `[number, action_size]`."""
     return self._draw(_RANDOM_ACTION, step, _BLOCK)
 
   def episode_seed(self, environment: int, episode: int) -> int:
-    """The seed of a training episode, below 2^32."""
+    """Returns the seed of a training episode, below 2^31, because of some simulators' limits."""
     return _seed_of(_EPISODE, self._seed, environment, episode)
 
   def _draw(self, kind: int, step: int, length: int) -> np.ndarray:
@@ -175,9 +176,14 @@ class ActionNoise:
 
 
 def evaluation_seed(episode: int) -> int:
-  """The seed of an evaluation's episode, below 2^32. It is the same in every run."""
+  """Returns the seed of an evaluation's episode, below 2^31. It is the same in every run."""
   return _seed_of(_EVALUATION, episode)
 
 
+def evaluation_noise(episode: int) -> np.random.Generator:
+  """Returns the noise generator of an evaluation's episode. It is the same in every run."""
+  return np.random.default_rng([_EVALUATION_NOISE, episode])
+
+
 def _seed_of(*numbers: int) -> int:
-  return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+  return int(np.random.SeedSequence(numbers).generate_state(1)[0]) % 2**31

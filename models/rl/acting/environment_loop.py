@@ -1,109 +1,123 @@
 """The environment loop: steps of several environments, and episodes that can be replayed.
 
-An environment cannot be saved. But an episode is a function of its seed and of its actions. Those
-are saved, and after a restart the unfinished episodes are replayed up to where they were.
+An environment cannot be saved, but an episode is a function of its seed and actions. These are
+saved, and after a restart, unfinished episodes are replayed up to where they were.
 """
 
 import dataclasses
 from collections.abc import Callable
 
 from models.rl.acting.action_noise import ActionNoise
+from models.rl.acting.reward_normalizer import RewardNormalizer
 from models.rl.acting.saved_state import RECENT
-from models.rl.environments.environments import Environments, EnvironmentsLost, Outcome, merged
+from models.rl.environments.environments import Environments
+from models.rl.environments.outcome import Outcome, merged
+from models.rl.environments.vector import EnvironmentsLost
 from models.rl.networks.observation_normalizer import Normalizer
 from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.sequences import SequenceReplay
-from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends
+from models.rl.replay.timesteps import CONTINUES, TERMINATED, Timesteps, ends, joined
 from replicator.errors import RunFailed
 
 import numpy as np
 
 
 class Adder:
-  """Gathers timesteps, and inserts them into a replay together.
+  """A buffer that collects timesteps, and inserts them into a replay together.
 
-  The normalizer, if there is one, receives their observations.
+  The normalizers, if given, receive their observations and normalize their rewards. `warn` is
+  called with one line about suspicious numbers.
   """
 
-  def __init__(self, replay: Replay | SequenceReplay | Rollouts, normalizer: Normalizer | None):
-    self._replay, self._normalizer = replay, normalizer
+  def __init__(self, replay: Replay | SequenceReplay | Rollouts, normalizer: Normalizer | None,
+               warn: Callable[[str], None], rewards: RewardNormalizer | None = None):
+    self._replay, self._normalizer, self._rewards = replay, normalizer, rewards
+    self._warn = warn
     self._parts: list[Timesteps] = []
 
   def add(self, timesteps: Timesteps) -> None:
-    """Appends timesteps to those that wait for `flush`."""
+    """Adds timesteps to the buffer."""
     self._parts.append(timesteps)
 
   def discard(self) -> None:
-    """Forgets the timesteps that were not flushed."""
+    """Discards the buffered timesteps."""
     self._parts.clear()
 
-  def flush(self) -> bool:
-    """Inserts all timesteps that wait; returns whether there were any."""
+  def flush(self, closing: Timesteps | None = None) -> bool:
+    """Inserts all buffered timesteps; returns whether there were any.
+
+    `closing` is inserted after them: ENDs of streams whose episodes continue.
+    """
     if not self._parts:
       return False
-    timesteps = Timesteps(*(np.concatenate(columns) for columns in zip(*self._parts, strict=True)))
+    timesteps = joined(self._parts)
     self._parts.clear()
+    if self._rewards is not None:
+      timesteps = self._rewards.normalized(timesteps)
+    timesteps = joined([timesteps, *([closing] if closing else [])])
     self._replay.insert(timesteps)
     if self._normalizer is not None:
-      self._normalizer.update(timesteps.observation)
+      for line in self._normalizer.update(timesteps.observation):
+        self._warn(line)
     return True
 
 
 _MAX_FAILURES = 10  # In a row.
+_FIRST_LENGTH = 1024  # Initial capacity in steps; few episodes are longer.
 
 
 @dataclasses.dataclass
 class ActorState:
-  """The state of acting in n environments, with episodes of at most t steps."""
+  """The state of acting in n environments; t is at least the length of the longest episode."""
 
-  environment_steps: int  # All environments together.
-  episodes: int  # Finished ones.
+  environment_steps: int  # All environments together, in frames of the simulator.
+  episodes: int  # The number of finished episodes.
   recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
   episode: np.ndarray  # int64 [n], the number of each environment's current episode.
   length: np.ndarray  # int64 [n], the steps of the current episodes so far.
   actions: np.ndarray  # float32 [n, t, a], the actions of those steps.
   observation: np.ndarray  # [n, *shape], the current observations; never changed in place.
   episode_return: np.ndarray  # float64 [n], the sum of the rewards of the current episodes so far.
-  memory: np.ndarray | None = None  # [n, m], that of a recurrent policy; None for other policies.
+  memory: np.ndarray | None = None  # [n, m], of a recurrent policy; None for other policies.
 
 
 class EnvironmentLoop:
-  """Takes steps in all environments together, and passes their timesteps to an adder.
+  """A loop that steps all environments together, and passes their timesteps to an adder.
 
-  `warn` is called with one line when an environment fails. `new_actions`, bool [n, t], says which
-  of `ActorState.actions` are new; the caller resets it.
+  `warn` is called with one line when an environment fails.
   """
 
   def __init__(self, environments: Environments, noise: ActionNoise, adder: Adder,
                warn: Callable[[str], None]):
     self._environments, self._noise, self._adder, self._warn = environments, noise, adder, warn
     n = environments.number
-    self.new_actions = np.zeros([n, environments.episode_steps], bool)
     self._all = np.arange(n, dtype=np.int32)
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
     self._losses = 0
+    self._new: list[np.ndarray] | None = []  # Places of new actions, [n] each; None for all.
 
   def start(self, memory: np.ndarray | None = None) -> ActorState:
-    """The state before the first step. `replay_episodes` must be called with it first."""
+    """Returns the state before the first step. `replay_episodes` must be called with it first."""
     e, n = self._environments, len(self._all)
     return ActorState(
         0, 0, np.zeros([RECENT]), np.zeros([n], np.int64), np.zeros([n], np.int64),
-        np.zeros([n, e.episode_steps, e.action_size], np.float32),
+        np.zeros([n, min(e.max_episode_steps, _FIRST_LENGTH), e.action_size], np.float32),
         np.zeros([n, *e.observation_shape], e.observation_dtype), np.zeros([n]), memory)
 
   def advance(self, state: ActorState, actions: np.ndarray) -> None:
-    """Takes one step in all environments, and begins a new episode where one ended.
+    """Takes one step in all environments, and starts a new episode where one ended.
 
     Raises:
-      RunFailed: an environment fails again and again.
+      RunFailed: an environment fails repeatedly.
     """
     outcome = self._step(state, actions)
-    state.environment_steps += len(self._all)
-    state.actions[self._all, state.length] = actions
-    self.new_actions[self._all, state.length] = True
+    for line in outcome.warnings:
+      self._warn(line)
+    state.environment_steps += len(self._all) * self._environments.frames_per_step
+    self._remember(state, actions)
     state.length += 1
-    with np.errstate(over="ignore"):  # Those that are too large are failures.
+    with np.errstate(over="ignore"):  # Rewards that are too large are failures.
       reward = outcome.reward.astype(np.float32)
     timesteps = Timesteps(
         self._all, state.observation, actions, reward,
@@ -117,11 +131,19 @@ class EnvironmentLoop:
       state.observation = outcome.observation
       self._finish(state, outcome.terminated | outcome.truncated)
 
+  def new_actions(self) -> np.ndarray | None:
+    """Returns the indices of actions since the last call, int64 [k, 2]; None if all are new."""
+    new, self._new = self._new, []
+    if new is None:
+      return None
+    steps = np.array(new, np.int64).reshape(-1, len(self._all))
+    return np.stack(np.broadcast_arrays(self._all, steps), 2).reshape(-1, 2)
+
   def replay_episodes(self, state: ActorState) -> None:
-    """Replays all current episodes. One that comes out differently ends where it was.
+    """Replays all current episodes. An episode that comes out differently is ended.
 
     Raises:
-      RunFailed: an environment fails again and again.
+      RunFailed: an environment fails repeatedly.
     """
     while True:
       try:
@@ -146,7 +168,7 @@ class EnvironmentLoop:
       self._end(state, np.flatnonzero(begun & ~same))
 
   def _replayed(self, state: ActorState) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Observations [n, *shape], returns [n], and why some episodes could not be replayed."""
+    """Replays episodes; returns observations [n, *shape], returns [n], and failures."""
     observation, failures = self._environments.reset(self._seeds(state, self._all))
     returns = np.zeros([len(self._all)])
     for k in range(int(state.length.max())):
@@ -162,6 +184,15 @@ class EnvironmentLoop:
     return observation, returns, failures
 
   # ---- Steps, and the beginning and end of episodes ---------------------------------------------
+
+  def _remember(self, state: ActorState, actions: np.ndarray) -> None:
+    """Stores the actions of a step, and grows the array if needed."""
+    if state.length.max() == state.actions.shape[1]:
+      state.actions = np.concatenate([state.actions, np.zeros_like(state.actions)], 1)
+      self._new = None
+    state.actions[self._all, state.length] = actions
+    if self._new is not None:
+      self._new.append(state.length.copy())
 
   def _step(self, state: ActorState, actions: np.ndarray) -> Outcome:
     while True:
@@ -185,7 +216,7 @@ class EnvironmentLoop:
     self._end(state, np.flatnonzero(~good))
 
   def _finish(self, state: ActorState, ended: np.ndarray) -> None:
-    """Counts the episodes that finished (bool [n]), and begins new ones."""
+    """Counts the finished episodes (bool [n]), and starts new ones."""
     which = np.flatnonzero(ended)
     if len(which):
       recent = np.append(state.recent_returns, state.episode_return[which])
@@ -194,7 +225,7 @@ class EnvironmentLoop:
       self._end(state, which)
 
   def _end(self, state: ActorState, which: np.ndarray) -> None:
-    """Ends the episodes of some environments where they are, and begins new ones."""
+    """Ends the episodes of some environments where they are, and starts new ones."""
     self._adder.add(ends(which, state.observation, state.actions.shape[2]))
     self._begin(state, which)
 

@@ -1,116 +1,192 @@
-"""Evaluation of an agent without exploration: numbers, and a picture of one episode."""
+"""Evaluation of an agent without exploration: metrics, and a picture of one episode."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import replicator
-from models.rl.acting.action_noise import evaluation_seed
+from models.rl.acting.action_noise import evaluation_noise, evaluation_seed
 from models.rl.acting.actor import warn
+from models.rl.acting.episode_picture import picture_of
+from models.rl.acting.info_numbers import InfoNumbers
 from models.rl.acting.memory import acted, empty
-from models.rl.environments import rendering
-from models.rl.environments.environments import Environments, EnvironmentsLost, merged
+from models.rl.environments.environments import Environments
+from models.rl.environments.outcome import merged
+from models.rl.environments.vector import EnvironmentsLost
+from replicator import UsageError
 from replicator.errors import RunFailed, at_least_one
 
 import gin
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
-
-if TYPE_CHECKING:
-  from models.rl.environments.wrapper import EnvironmentSettings
 
 _ATTEMPTS = 3
-_ROWS, _COLUMNS = 2, 8
-_HEIGHT, _CAPTION, _GAP = 120, 14, 2  # Pixels of a frame, of its caption, and between frames.
-_MAX_CURVES = 24
+
+
+@dataclasses.dataclass
+class Steps:
+  """The t steps of an episode so far."""
+
+  keeps_images: bool  # They could fill the memory.
+  observations: list[np.ndarray] = dataclasses.field(default_factory=list)  # t + 1, `[*shape]`.
+  actions: list[np.ndarray] = dataclasses.field(default_factory=list)  # float32 `[action_size]`.
+  rewards: list[float] = dataclasses.field(default_factory=list)
+  terminated: bool = False
+
+  def add(self, before: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray,
+          terminated: bool) -> None:
+    """Adds a step between two observations."""
+    if before.ndim == 1 or self.keeps_images:
+      self.observations[-1:] = [before.copy(), after.copy()]
+    self.actions.append(action)
+    self.rewards.append(reward)
+    self.terminated = bool(terminated)
 
 
 @dataclasses.dataclass
 class Episodes:
   """The episodes of an evaluation."""
 
-  returns: np.ndarray  # float64 `[episodes]`; NaN for one in which the environment failed.
+  returns: np.ndarray  # float64 `[episodes]`; NaN if the environment failed.
   lengths: np.ndarray  # int64 `[episodes]`, in steps.
-  observations: list[np.ndarray]  # At which it acted in the first episode; none if images.
-  actions: list[np.ndarray]  # In the first episode, float32 `[action_size]` each.
-  rewards: list[float]  # In the first episode.
+  steps: list[Steps]  # Of the first episode, or of all.
+  info: dict[str, np.ndarray]  # Numbers of `EpisodeEvaluator.info`, float64 [episodes].
 
 
 @gin.configurable(denylist=["make_environments", "warn"])
 class EpisodeEvaluator:
-  """Plays whole episodes with an agent's greedy actions, with the same seeds in every evaluation.
+  """Evaluator that plays whole episodes greedily, with the same seeds in every evaluation.
 
-  Training never uses these seeds. Equal weights give equal numbers.
+  Training never uses these seeds, nor the noise of sampled actions. Equal weights give equal
+  results.
 
   Args:
-    make_environments: makes environments of the kind to evaluate in. The evaluator plays in others
-      of that kind.
-    episodes: how many episodes.
-    picture: whether to draw the first episode: a strip of its frames, or curves where it cannot be
+    make_environments: makes environments of the kind to evaluate in. The evaluator makes its own
+      environments like them.
+    episodes: number of episodes.
+    sampled: whether to play them again with actions sampled from the policy. If observations do not
+      distinguish all states, the best policy may be stochastic.
+    info: numbers in the `info` of steps to report, by name, each with 'last', 'max', 'mean' or
+      'sum' over the steps of an episode; None for `is_success` at its end, if available.
+    picture: whether to draw the first episode: a strip of its frames, or curves if it cannot be
       rendered.
+    environments: number of environments that play the episodes; None for one per episode, or
+      `Environments.number` for those that need processes, as with pixels.
+    lifetime: 'run' keeps the environments open between evaluations; 'evaluation' closes them after
+      each; 'alone' also closes the actor's environments before each, for a simulator that can exist
+      only once. The actor then replays its current episodes.
     warn: called with one line when an environment fails.
+    kwargs: arguments of the evaluation environments; None for those of training.
+    wrappers: their wrappers; None for those of training, which may end episodes early or change
+      rewards.
+
+  Raises:
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, make_environments: Callable[[], Environments], episodes: int = 20,
-               picture: bool = True, warn: Callable[[str], None] = warn):
-    at_least_one("EpisodeEvaluator", episodes=episodes)
-    self._make_environments = make_environments
+               picture: bool = True, environments: int | None = None,
+               lifetime: Literal["run", "evaluation", "alone"] = "run",
+               warn: Callable[[str], None] = warn, kwargs: Mapping[str, Any] | None = None,
+               wrappers: Mapping[str, Mapping[str, Any]] | None = None, sampled: bool = False,
+               info: Mapping[str, str] | None = None):
+    at_least_one("EpisodeEvaluator", episodes=episodes, environments=environments)
+    if lifetime not in ("run", "evaluation", "alone"):
+      raise UsageError(f"EpisodeEvaluator.lifetime = {lifetime!r}: write 'run', 'evaluation' or "
+                       "'alone'")
+    self._make_environments, self._number, self._lifetime = (
+        make_environments, environments, lifetime)
     self._episodes, self._picture, self._warn = episodes, picture, warn
+    self._kwargs, self._wrappers, self._sampled = kwargs, wrappers, sampled
+    self._info = InfoNumbers(info, "EpisodeEvaluator.info")
     self._environments: Environments | None = None
 
   def __call__(self, agent: Any) -> replicator.Evaluation:
-    """Scalars: mean, standard deviation, minimum and maximum of the returns, and mean length.
+    """Returns mean, standard deviation, minimum and maximum of the returns, and mean length.
+
+    Also the means of numbers of `info`. Scalars of sampled actions have separate names, such as
+    `return_sampled`.
 
     Raises:
       RunFailed: the agent's actions are not finite.
+      UsageError: the environment has no such number in its `info`.
     """
     played = self.play(agent)
-    environments = self._opened()
-    is_whole = ~np.isnan(played.returns)
-    # Without a whole episode, all are NaN.
-    returns, lengths = ((values[is_whole] if is_whole.any() else np.array([np.nan]))
-                        for values in (played.returns, played.lengths))
+    environments, scalars = self.environments, _scalars(played)
+    method = f"{self._counted(played)} of greedy actions, "
+    if self._sampled:
+      sampled = self.play(agent, sampled=True)
+      scalars.update(_scalars(sampled, "_sampled"))
+      method += f"{self._counted(sampled)} of sampled ones, "
     images, kind = {}, "no picture"
-    if self._picture and played.actions:
-      images["samples"], kind = _strip_or_curves(environments.settings, played)
-    method = (f"{environments.name}: {self._episodes} whole episodes of greedy actions, with "
-              f"seeds of their own that are the same in every evaluation; {kind}")
-    scalars = {"return": returns.mean(), "return_std": returns.std(), "return_min": returns.min(),
-               "return_max": returns.max(), "episode_length": lengths.mean()}
-    return replicator.Evaluation({name: float(value) for name, value in scalars.items()}, images,
-                                 method)
+    first = played.steps[0]
+    if self._picture and first.actions:
+      images["samples"], kind = picture_of(
+          environments.settings, evaluation_seed(0), np.stack(first.actions),
+          np.array(first.rewards), first.observations)
+    return replicator.Evaluation(
+        scalars, images, f"{environments.name}{environments.wrapped}: {method}with seeds of their "
+        f"own that are the same in every evaluation; {kind}")
 
   def close(self) -> None:
     """Closes the environments. The next evaluation makes new ones."""
     if self._environments is not None:
       self._environments.close()
 
-  def play(self, agent: Any) -> Episodes:
-    """Plays all episodes.
+  def play(self, agent: Any, sampled: bool = False, keep_all: bool = False) -> Episodes:
+    """Plays all episodes, with greedy or with sampled actions.
+
+    Keeps the steps of the first episode, without observations if these are images; or of all.
 
     Raises:
-      RunFailed: the agent's actions are not finite, or the environments are lost again and again.
+      RunFailed: the agent's actions are not finite, or the environments die repeatedly.
+      UsageError: the environment has no such number in its `info`.
     """
-    environments = self._opened()
-    for _ in range(_ATTEMPTS):
+    if self._lifetime == "alone":
+      agent.actor.close()
+    environments = self.environments
+    for attempt in range(_ATTEMPTS):
       try:
-        return self._play(agent, environments)
+        played = self._play(agent, environments, sampled, keep_all)
+        break
       except EnvironmentsLost as error:
+        if attempt == _ATTEMPTS - 1:
+          raise RunFailed(f"evaluation: {error}; so it was {_ATTEMPTS} times") from error
         self._warn(f"evaluation: {error}; it starts again")
-    raise RunFailed(f"evaluation: {environments.name} was lost {_ATTEMPTS} times")
+    if self._lifetime != "run":
+      self.close()
+    return played
 
-  def _opened(self) -> Environments:
+  @property
+  def environments(self) -> Environments:
+    """The evaluation environments, made on first use.
+
+    Raises a UsageError if their observations or actions do not match those of training.
+    """
     if self._environments is None:
       made = self._make_environments()
-      # With pixels each environment needs a process of its own.
-      self._environments = made.like(
-          min(self._episodes, made.number if made.settings.pixels else self._episodes))
+      number = self._number or (made.number if made.in_processes else self._episodes)
+      found = made.like(min(self._episodes, number), self._kwargs, self._wrappers,
+                        self._info.names)
+      wanted, seen = ((e.observation_shape, e.observation_dtype, e.action_size, e.choices)
+                      for e in (made, found))
+      if wanted != seen:
+        raise UsageError("EpisodeEvaluator.wrappers, kwargs: the environments have observations of "
+                         f"{found.observation_dtype} {list(found.observation_shape)} and actions "
+                         f"of length {found.action_size}, and those of the training "
+                         f"{made.observation_dtype} {list(made.observation_shape)} and "
+                         f"{made.action_size}; change what ends episodes or gives rewards alone")
+      self._environments = found
     return self._environments
 
-  def _play(self, agent: Any, environments: Environments) -> Episodes:
+  def _play(self, agent: Any, environments: Environments, sampled: bool, keep_all: bool
+            ) -> Episodes:
     """Plays all episodes. An environment whose episode ended plays the next one."""
     n = environments.number
-    played = Episodes(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64), [], [], [])
+    kept = self._episodes if keep_all else 1
+    played = Episodes(np.zeros([self._episodes]), np.zeros([self._episodes], np.int64),
+                      [Steps(keep_all) for _ in range(kept)], {})
+    draws = [evaluation_noise(episode) for episode in range(self._episodes)] if sampled else []
+    self._info.begin(self._episodes)
     noise = np.zeros([n, getattr(agent, "noise_size", environments.action_size)], np.float32)
     memory = empty(n, getattr(agent, "memory_size", 0))
     number = np.full([n], -1)  # The episode of each environment; past the last one: none.
@@ -120,30 +196,35 @@ class EpisodeEvaluator:
       observation, number = self._next(environments, ended, observation, number, played)
       playing = number < self._episodes
       if not playing.any():
+        if played.lengths.any():
+          played.info = self._info.found(environments.name)
         return played
       if memory is not None:
         memory[ended] = 0.0
+      for i in np.flatnonzero(playing & sampled).tolist():
+        noise[i] = draws[number[i]].standard_normal(noise.shape[1], np.float32)
       actions, memory = acted(agent.act, environments.action_size, observation, noise, memory)
       if not np.isfinite(actions[playing]).all():
         raise RunFailed("evaluation: the agent's actions are not finite")
       outcome = environments.step(actions, playing)
+      for line in outcome.warnings:
+        self._warn(f"evaluation: {line}")
       failed = np.isin(np.arange(n), list(outcome.failures))
       for i, why in outcome.failures.items():
         self._drop(played, environments.name, number[i], why)
-      if number[0] == 0 and not failed[0]:
-        if observation.ndim == 2:  # Images would fill the memory.
-          played.observations.append(observation[0].copy())
-        played.actions.append(actions[0])
-        played.rewards.append(outcome.reward[0])
       good = playing & ~failed
+      for i in np.flatnonzero(good & (number < kept)).tolist():
+        played.steps[number[i]].add(observation[i], actions[i], outcome.reward[i],
+                                    outcome.observation[i], outcome.terminated[i])
       played.returns[number[good]] += outcome.reward[good]
       played.lengths[number[good]] += 1
+      self._info.add(number[good], {name: x[good] for name, x in outcome.info.items()})
       ended = playing & (outcome.terminated | outcome.truncated | failed)
       observation = outcome.observation
 
   def _next(self, environments: Environments, ended: np.ndarray, observation: np.ndarray,
             number: np.ndarray, played: Episodes) -> tuple[np.ndarray, np.ndarray]:
-    """Begins the next episodes where one ended: observations and numbers of episodes [n]."""
+    """Starts the next episodes where one ended; returns observations and episode numbers [n]."""
     number = number.copy()
     which = np.flatnonzero(ended).tolist()
     while which:
@@ -157,6 +238,11 @@ class EpisodeEvaluator:
       which = [i for i in failures if number[i] < self._episodes]
     return observation, number
 
+  def _counted(self, played: Episodes) -> str:
+    whole = int(np.sum(~np.isnan(played.returns)))
+    return (f"{whole} whole episodes" if whole == self._episodes else
+            f"{whole} of {self._episodes} episodes, because the others failed,")
+
   def _drop(self, played: Episodes, name: str, episode: int, why: str) -> None:
     if episode >= self._episodes:
       return
@@ -164,45 +250,14 @@ class EpisodeEvaluator:
     self._warn(f"evaluation: {name}, episode {episode}: {why}; the episode does not count")
 
 
-def _strip_or_curves(settings: "EnvironmentSettings", played: Episodes) -> tuple[np.ndarray, str]:
-  """The picture of the first episode, uint8 `[h, w, 3]`, and a description of it."""
-  actions, rewards = np.stack(played.actions), np.array(played.rewards)
-  steps = np.linspace(0, len(actions), _ROWS * _COLUMNS).round().astype(int).tolist()
-  frames, why = rendering.frames(settings, evaluation_seed(0), actions, steps, _HEIGHT)
-  if frames:
-    returns = np.concatenate([[0.0], np.cumsum(rewards)])
-    captions = [f"{step}: {returns[step]:.4g}" for step in steps]
-    return (_strip(frames, captions),
-            "the picture shows the first episode, with step: return so far")
-  return (_curves(played.observations, actions, rewards),
-          f"the picture shows curves of the first episode, which cannot be rendered here ({why})")
-
-
-def _strip(frames: list[np.ndarray], captions: list[str]) -> np.ndarray:
-  height, width = frames[0].shape[0] + _CAPTION + _GAP, frames[0].shape[1] + _GAP
-  sheet = Image.new("RGB", (_COLUMNS * width - _GAP, _ROWS * height - _GAP), "white")
-  draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-  for i, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
-    row, column = divmod(i, _COLUMNS)
-    x, y = column * width, row * height
-    draw.text((x + 2, y + 1), caption, fill="black", font=font)
-    sheet.paste(Image.fromarray(frame), (x, y + _CAPTION))
-  return np.asarray(sheet)
-
-
-def _curves(observations: list[np.ndarray], actions: np.ndarray, rewards: np.ndarray) -> np.ndarray:
-  from matplotlib.backends.backend_agg import FigureCanvasAgg
-  from matplotlib.figure import Figure
-  shown = {"actions": actions, "reward": rewards}
-  if observations:
-    shown = {"observation": np.stack(observations)[:, :_MAX_CURVES], **shown}
-  figure = Figure(figsize=(9, 6), dpi=80, layout="constrained")
-  canvas = FigureCanvasAgg(figure)
-  for axes, (name, values) in zip(figure.subplots(len(shown), sharex=True), shown.items(),
-                                  strict=True):
-    axes.plot(values, linewidth=1)
-    axes.set_ylabel(name)
-    axes.margins(x=0)
-  axes.set_xlabel(f"step; return {rewards.sum():.4g}")
-  canvas.draw()
-  return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+def _scalars(played: Episodes, suffix: str = "") -> dict[str, float]:
+  """Returns statistics of the complete episodes; NaN if there are none."""
+  is_whole = ~np.isnan(played.returns)
+  returns, lengths = ((values[is_whole] if is_whole.any() else np.array([np.nan]))
+                      for values in (played.returns, played.lengths))
+  of_info = {name: values[is_whole & ~np.isnan(values)] for name, values in played.info.items()}
+  found = {**{f"{name}{suffix}": values.mean() for name, values in of_info.items() if len(values)},
+           f"return{suffix}": returns.mean(), f"return{suffix}_std": returns.std(),
+           f"return{suffix}_min": returns.min(), f"return{suffix}_max": returns.max(),
+           f"episode_length{suffix}": lengths.mean()}
+  return {name: float(value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""Memory: what a recurrent policy keeps of the present episodes, a vector for each environment."""
+"""Memory: the state of a recurrent policy in current episodes, a vector per environment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,23 +11,23 @@ import numpy as np
 Act = Callable[..., Any]
 """A policy: `observations [n, *shape], noise float32 [n, k] -> actions [n, a]` in [-1, 1].
 
-k is a, if the agent has no other `noise_size`. A recurrent policy also takes its memory `[n, m]`
-after the noise, and returns the actions and what the memory is after them. At the beginning of an
-episode the memory is all zeros.
+k is a, unless the agent has a `noise_size`. A recurrent policy also takes its memory `[n, m]` as
+third argument, and returns the actions and the new memory. At the beginning of an episode the
+memory is all zeros.
 """
 
 
 def empty(number: int, size: int) -> np.ndarray | None:
-  """The memory when episodes begin: zeros, floatx `[number, size]`; None if the size is 0."""
+  """Returns the memory at the start of episodes: zeros, floatx `[number, size]`; None if size 0."""
   return np.zeros([number, size], keras.config.floatx()) if size else None
 
 
 def acted(act: Act, size: int, observations: np.ndarray, noise: np.ndarray,
           memory: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-  """The actions of a policy, float32 `[n, a]`, and its memory after them, floatx `[n, m]` or None.
+  """Calls a policy; returns its actions, float32 `[n, a]`, and new memory, floatx `[n, m]` or None.
 
-  The size is a, and the other arguments are those of `Act`. A memory of None is that of a policy
-  that has none. Raises a UsageError if the actions have another shape.
+  `size` is a, and the other arguments are those of `Act`. A policy without memory has None. Raises
+  a UsageError if the actions have a wrong shape.
   """
   if memory is None:
     actions = act(observations, noise)

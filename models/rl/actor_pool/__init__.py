@@ -1,1 +1,1 @@
-"""Actors in processes of their own."""
+"""Actors in separate processes."""

@@ -1,10 +1,10 @@
-"""An actor in a process of its own: how it starts, takes orders, answers and ends.
+"""An actor in a separate process: how it starts, takes orders, answers and ends.
 
-An order is to take some steps with the weights that it brings: a list of arrays, pickled once for
-all actors.
+An order asks for some steps with new weights, a list of arrays that is pickled once for all actors.
 
-Its policy and environments come as data. It reads no gin file and none of the user's code. It has
-its own way to start, because `multiprocessing` would run the experiment's file again.
+The policy and environments are sent as data. The process reads neither gin files nor the
+experiment's code. It has its own way to start, because `multiprocessing` would run the experiment's
+file again.
 """
 
 import concurrent.futures
@@ -36,7 +36,7 @@ class Setup(NamedTuple):
 
   environments: Environments  # k environments, not started.
   graph: tuple[bytes, list[str]]  # The policy's, see `policy_graph`.
-  weights: list[np.ndarray]  # The policy's first ones.
+  weights: list[np.ndarray]  # The policy's initial weights.
   seed: int  # Determines all random numbers of the actor.
   exploration: Exploration  # In its environments.
   steps_per_order: int  # Steps of an order in each of the actor's environments.
@@ -46,17 +46,17 @@ class Answer(NamedTuple):
   """The result of an order."""
 
   timesteps: "Timesteps"  # What happened, with the streams 0 to k - 1.
-  environment_steps: int  # All its environments together.
-  observation: np.ndarray  # [k, *shape], the current observations, which are in no timestep yet.
-  episodes: int  # How many finished.
+  environment_steps: int  # Total of its environments, in simulator frames.
+  observation: np.ndarray  # [k, *shape], the current observations, not yet in timesteps.
+  episodes: int  # The number of finished episodes.
   returns: np.ndarray  # float64 [at most 10], of the last of those episodes.
   warnings: list[str]  # One line each.
 
 
 class RemoteActor:
-  """Carries out orders, with a pickled `Setup`.
+  """An actor that carries out orders, made from a pickled `Setup`.
 
-  It lives in the actor's process, which must not have loaded TensorFlow.
+  It runs in the actor's process, which must not have loaded TensorFlow before.
   """
 
   def __init__(self, setup: bytes):
@@ -83,9 +83,11 @@ class RemoteActor:
     self._load(pickle.loads(weights))
     actor = self._actor
     steps, episodes = int(actor.environment_steps), int(actor.episodes)
-    actor.collect(self._act, steps + self._steps * actor.environments.number)
+    environments = actor.environments
+    actor.collect(self._act,
+                  steps + self._steps * environments.number * environments.frames_per_step)
     finished = int(actor.episodes) - episodes
-    # Only two fields: the whole state has every action of the current episodes.
+    # Only two fields, because the whole state has every action of the current episodes.
     observation, recent = (actor.kept.fields[name].numpy()
                            for name in ("observation", "recent_returns"))
     warnings, self._warnings[:] = list(self._warnings), []
@@ -94,11 +96,11 @@ class RemoteActor:
 
 
 class LocalActor:
-  """A `RemoteActor` in a process of this machine, which ends with the process that made it.
+  """A `RemoteActor` in a process on this machine, which ends with its parent process.
 
   Attributes:
-    started: a future, done when the actor takes orders.
-    DIED: the errors that a future raises when the process is gone.
+    started: a future that completes when the actor is ready for orders.
+    DIED: the errors that a future raises if the process has died.
   """
 
   DIED: tuple[type[Exception], ...] = (BrokenProcessPool,)
@@ -107,13 +109,13 @@ class LocalActor:
     self._executor = concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn"), end_with_parent())
     before = set(multiprocessing.active_children())
-    # A scheduler's SIGTERM reaches all processes. The learner ends its actors itself.
+    # A scheduler sends SIGTERM to all processes, but the learner ends its actors itself.
     with spawning(signal.SIGINT, signal.SIGTERM):
       self.started: concurrent.futures.Future = self._executor.submit(_start, setup)
     self._process, = set(multiprocessing.active_children()) - before
 
   def work(self, weights: bytes) -> concurrent.futures.Future:
-    """The future of the order's `Answer`. It raises one of `DIED` if the process is gone."""
+    """Returns a future of the order's `Answer`. It raises one of `DIED` if the process died."""
     try:
       return self._executor.submit(_work, weights)
     except BrokenProcessPool as error:
@@ -122,7 +124,7 @@ class LocalActor:
       return failed
 
   def cause_of_death(self, error: Exception) -> str:
-    """Says why the process is gone, after a future raised one of `DIED`."""
+    """Returns why the process died, after a future raised one of `DIED`."""
     self._executor.shutdown()
     code = self._process.exitcode or 0
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -134,17 +136,17 @@ class LocalActor:
 
 
 class RayActor:
-  """A `RemoteActor` where Ray has room for it, on one core. It ends with the learner.
+  """A `RemoteActor` that Ray places, on one core. It ends with the learner.
 
-  Its methods and attributes are those of `LocalActor`. Raises a UsageError if Ray is not installed,
-  or the cluster cannot be reached.
+  It has the methods and attributes of `LocalActor`. Raises a UsageError if Ray is not installed, or
+  the cluster cannot be reached.
   """
 
   def __init__(self, setup: bytes):
     ray = ray_cluster.connect("ActorPool.where = 'ray'", object_store_memory=_OBJECT_BYTES)
     self.DIED: tuple[type[Exception], ...] = (ray.exceptions.RayActorError,)
     self._ray = ray
-    # One machine may have more actors than cores, as with local processes.
+    # A single machine may have more actors than cores, as with local processes.
     cores = 1 if ray_cluster.address() else 0
     self._actor = ray.remote(num_cpus=cores)(RemoteActor).remote(setup)
     self.started: concurrent.futures.Future = self._actor.__ray_ready__.remote().future()
@@ -156,7 +158,7 @@ class RayActor:
   def cause_of_death(self, error: Exception) -> str:
     """See `LocalActor`."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # If the actor could not start, the last line of a traceback has the cause.
+    # If the actor could not start, the cause is in the last line of a traceback.
     return lines[-1 if "creation task" in lines[0] else 0].rstrip(".")[:200]
 
   def close(self) -> None:

@@ -1,23 +1,24 @@
-"""A policy as data: another process can act with it, without the code that made it.
+"""A policy as data, with which another process can act without the code that made it.
 
-The computation is the policy's TensorFlow graph, sent once. The weights are the values that the
-graph reads, sent again whenever they change.
+The policy's TensorFlow graph is sent once. The weights, the values that the graph reads, are sent
+whenever they change.
 """
 
 from collections.abc import Callable
 
 from models.rl.acting.memory import Act
 from replicator import UsageError, replicated
+from replicator.strategies.tracing import graphs
 
 import numpy as np
 import tensorflow as tf
 
 
 class ExportedPolicy:
-  """The graph of a policy, and its present weights at any time.
+  """The graph and the current weights of a policy.
 
-  The policy `act` is a `tf.function`, see `memory.Act`. Its `graph` is an argument of `imported`.
-  Raises a UsageError if it reads something that is neither a variable nor a number.
+  The policy `act` is a `tf.function`, see `memory.Act`. `graph` is an argument of `imported`.
+  Raises a UsageError if it reads anything other than variables and numbers.
   """
 
   def __init__(self, act: Act, observation_shape: tuple[int, ...], observation_dtype: str,
@@ -26,6 +27,9 @@ class ExportedPolicy:
     concrete = traced.get_concrete_function(
         tf.TensorSpec([None, *observation_shape], observation_dtype),
         tf.TensorSpec([None, noise_size], tf.float32))
+    if calls := graphs.python_calls(concrete.graph):
+      raise UsageError(f"ActorPool: the policy calls {calls[0]}, whose Python code other processes "
+                       "do not have; compute with TensorFlow, or write make_actor.processes = 0")
     variables = {id(copy.handle): copy for v in concrete.graph.variables
                  for copy in replicated.copies_of(v)}
     self._read = [_reader(captured, variables) for captured in concrete.captured_inputs]
@@ -36,15 +40,15 @@ class ExportedPolicy:
     self.graph: tuple[bytes, list[str]] = definition.SerializeToString(), names
 
   def weights(self) -> list[np.ndarray]:
-    """The present values of everything that the policy reads."""
+    """Returns the current values of everything that the policy reads."""
     return [read() for read in self._read]
 
 
 def imported(graph: tuple[bytes, list[str]], weights: list[np.ndarray]
              ) -> tuple[Act, Callable[[list[np.ndarray]], None]]:
-  """Makes a policy of the graph of an `ExportedPolicy` and its first weights, in another process.
+  """Imports a policy in another process, given an `ExportedPolicy`'s graph and initial weights.
 
-  Returns the policy, from arrays to an array, and a function that loads other weights into it.
+  Returns the policy, from arrays to an array, and a function that loads new weights into it.
   """
   serialized, names = graph
   definition = tf.compat.v1.GraphDef.FromString(serialized)

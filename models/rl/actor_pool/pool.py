@@ -1,8 +1,8 @@
 """Actors in other processes, which act while the learner trains.
 
-The learner gives each actor one order at a time: a number of steps, with the present weights. It
-takes in the answers between the calls of its compiled steps. It waits only when there is too
-little experience, or when an order has become too old. An actor that dies is replaced.
+The learner gives each actor one order at a time: a number of steps with the current weights. It
+collects the answers between calls of its compiled steps. It waits only if there is too little
+experience, or if an order has become too old. An actor that dies is replaced.
 """
 
 import concurrent.futures
@@ -15,8 +15,10 @@ from models.rl.acting.action_noise import Exploration
 from models.rl.acting.actor import warn
 from models.rl.acting.environment_loop import Adder
 from models.rl.acting.memory import Act
+from models.rl.acting.reward_normalizer import RewardNormalizer
 from models.rl.acting.saved_state import RECENT, SavedState
 from models.rl.actor_pool.actor_process import Answer, LocalActor, RayActor, Setup
+from models.rl.actor_pool.members import Member, PoolState
 from models.rl.actor_pool.policy_graph import ExportedPolicy
 from models.rl.environments.environments import Environments
 from models.rl.networks.observation_normalizer import Normalizer
@@ -25,6 +27,7 @@ from models.rl.replay.sequences import SequenceReplay
 from models.rl.replay.timesteps import END, ends
 from replicator import UsageError
 from replicator.errors import RunFailed
+from replicator.processes import GivenUp, gives_up
 from replicator.step import context
 
 import gin
@@ -37,68 +40,46 @@ PLACES: dict[str, Callable[[bytes], Any]] = {"local": LocalActor, "ray": RayActo
 """The class of actors in each place that `ActorPool.where` can name."""
 
 
-@dataclasses.dataclass
-class Member:
-  """One actor of a pool."""
-
-  number: int  # In the pool.
-  process: Any  # A `LocalActor` or `RayActor`.
-  running: concurrent.futures.Future | None  # Its start or its order, if it has something to do.
-  version: int | None = None  # The training step of the order's weights; None without an order.
-  deaths: int = 0  # Since its last answer.
-
-
-@dataclasses.dataclass
-class PoolState:
-  """The state of a pool that acts in n environments."""
-
-  environment_steps: int  # All environments together.
-  episodes: int  # Finished ones.
-  recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
-  starts: int  # How many actors were ever started.
-  deaths: int  # How many actors died.
-  policy_age: int  # See `ActorPool`.
-  observation: np.ndarray  # [n, *shape], the current observations, which are not in the replay yet.
-  is_open: np.ndarray  # bool [n], whether the episode of a stream has no END timestep yet.
-
-
 @gin.configurable(denylist=["environments", "replay", "normalizer", "processes", "seed",
-                            "exploration", "warn"])
+                            "exploration", "warn", "rewards"])
 class ActorPool(tf.Module):
-  """Actors in processes of their own. It does what `Actor` does, while the learner trains.
+  """Actors in separate processes, which act like `Actor` while the learner trains.
 
-  No run repeats another bit for bit: which weights an actor has depends on the speed of all
-  processes. A resumed run begins new episodes.
+  Runs are not bit-for-bit repeatable, because an actor's weights depend on the speed of all
+  processes. A resumed run starts new episodes.
 
   Args:
     environments: where the actors act, divided evenly among them; each environment is a stream of
       the replay.
     replay: receives the timesteps.
     normalizer: receives every observation; or None.
-    processes: how many actors.
+    processes: number of actors.
     seed: determines all random numbers.
-    exploration: that of all environments, see `Actor`.
-    where: 'local': processes of this machine; 'ray': a cluster of Ray, see `RayActor`.
+    exploration: settings for all environments, see `Actor`.
+    where: 'local' for processes on this machine; 'ray' for a Ray cluster, see `RayActor`.
     steps_per_order: steps of an order in each environment. The replay receives at most this many
       steps of all environments before they are due.
     max_policy_age: in training steps. The learner waits for an actor whose weights would become
       older.
     warn: called with one line when an actor or an environment fails.
+    rewards: normalizes the rewards for the replay; or None.
 
   Attributes:
     kept: a `SavedState` with the fields of `PoolState`.
-    environment_steps: int64 [], steps of all environments together, failed ones included.
+    environment_steps: int64 [], total steps of all environments, including failed ones, in
+      simulator frames, see `Environments.frames_per_step`.
     episodes: int64 [], finished episodes.
-    policy_age: int64 []. When answers were last taken in: how many training steps had passed
-      since the oldest of their orders.
-    deaths: int64 [], how many actors died.
+    policy_age: int64 [], training steps between the oldest order of the last collected answers and
+      their collection.
+    deaths: int64 [], number of actors that died.
   """
 
   def __init__(self, environments: Environments, replay: Replay | SequenceReplay,
                normalizer: Normalizer | None, processes: int, seed: int = 0,
                exploration: Exploration | None = None,
                where: Literal["local", "ray"] = "local", steps_per_order: int = 50,
-               max_policy_age: int = 500, warn: Callable[[str], None] = warn):
+               max_policy_age: int = 500, warn: Callable[[str], None] = warn,
+               rewards: RewardNormalizer | None = None):
     super().__init__()
     if processes < 1 or environments.number % processes:
       raise UsageError(f"make_actor.processes = {processes}: Environments.number = "
@@ -113,6 +94,7 @@ class ActorPool(tf.Module):
       raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
                        "one process, and this run has several; write 0, and each process acts")
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
+    self.rewards = rewards
     self._processes, self._seed, self._where = processes, seed, where
     self._steps_per_order, self._max_policy_age = steps_per_order, max_policy_age
     self._exploration, self._warn = exploration or Exploration(), warn
@@ -126,7 +108,7 @@ class ActorPool(tf.Module):
     self.environment_steps, self.episodes, self.policy_age, self.deaths = (
         self.kept.fields[name] for name in ("environment_steps", "episodes", "policy_age",
                                             "deaths"))
-    self._adder = Adder(replay, normalizer)
+    self._adder = Adder(replay, normalizer, warn, rewards)
     self._policy: ExportedPolicy | None = None
     self._members: list[Member] = []
     self._state: PoolState | None = None  # None: the variables have the state.
@@ -134,15 +116,15 @@ class ActorPool(tf.Module):
     self._stride = 0  # Training steps of one compiled call.
 
   def collect(self, act: Act, until: int, step: int) -> None:
-    """Takes in what the actors collected, waits until it is enough, and gives new orders.
+    """Collects the actors' answers, waits until there is enough experience, and gives new orders.
 
     Args:
       act: the policy, see `memory.Act`: a `tf.function`, the same one in every call.
-      until: environment steps since the beginning of the run, at least.
-      step: the training step that comes next.
+      until: minimum environment steps since the beginning of the run.
+      step: the next training step.
 
     Raises:
-      RunFailed: an actor dies again and again, or an environment fails again and again.
+      RunFailed: an actor dies or an environment fails repeatedly.
     """
     self._note(step)
     if self._policy is None:
@@ -163,8 +145,12 @@ class ActorPool(tf.Module):
     if ages or state.starts > starts:
       self.kept.write(state)
 
+  def restored_together(self) -> list[Any]:
+    """See `replicator.step.variables.together_in`."""
+    return [self.replay, self.kept.of_streams(), *([self.rewards.running] if self.rewards else [])]
+
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Progress of acting for a step to log, []; see `SavedState.scalars`."""
+    """Returns the progress of acting for logging, []; see `SavedState.scalars`."""
     return self.kept.scalars("environment_steps", "policy_age", "deaths")
 
   def close(self) -> None:
@@ -178,8 +164,8 @@ class ActorPool(tf.Module):
   # ---- Orders and answers -----------------------------------------------------------------------
 
   def _give_orders(self, policy: ExportedPolicy, state: PoolState, until: int, step: int) -> None:
-    """Gives idle actors an order, if all of its steps may be taken by now."""
-    size = self._environments_each * self._steps_per_order
+    """Gives idle actors orders, unless their steps would exceed the limit."""
+    size = self._environments_each * self._steps_per_order * self.environments.frames_per_step
     ordered = size * sum(member.version is not None for member in self._members)
     limit = until + size * self._processes
     weights = b""
@@ -191,21 +177,26 @@ class ActorPool(tf.Module):
       ordered += size
 
   def _is_any_too_old(self, step: int) -> bool:
-    """Whether an order would be too old after the next call of the compiled steps."""
+    """Returns whether an order would be too old after the next call of the compiled steps."""
     return any(member.version is not None
                and step + self._stride - member.version > self._max_policy_age
                for member in self._members)
 
   def _wait(self) -> None:
-    """Waits until an actor has answered, started or died, or until patience ends."""
+    """Waits until an actor has answered, started or died, or until `_PATIENCE` is over."""
     running = [member.running for member in self._members if member.running]
-    done, _ = concurrent.futures.wait(running, _PATIENCE, concurrent.futures.FIRST_COMPLETED)
-    if not done:
-      self._warn(f"ActorPool: {len(running)} of {self._processes} actors sent nothing for "
-                 f"{_PATIENCE:.0f} s; still waiting")
+    waited, look = 0.0, min(1.0, _PATIENCE)
+    while not concurrent.futures.wait(running, look, concurrent.futures.FIRST_COMPLETED).done:
+      if gives_up():
+        raise GivenUp(f"{self.environments.name}: no actor answers")
+      waited += look
+      if waited >= _PATIENCE:
+        self._warn(f"ActorPool: {len(running)} of {self._processes} actors sent nothing for "
+                   f"{_PATIENCE:.0f} s; still waiting")
+        return
 
   def _take_finished(self, policy: ExportedPolicy, state: PoolState, step: int) -> list[int]:
-    """Takes in all answers, replaces dead actors; returns the ages of the answered orders."""
+    """Collects all answers, replaces dead actors; returns the ages of the answered orders."""
     ages = []
     for member in self._members:
       if member.running is None or not member.running.done():
@@ -238,7 +229,7 @@ class ActorPool(tf.Module):
   # ---- State, start and end of actors -----------------------------------------------------------
 
   def _current_state(self, policy: ExportedPolicy) -> PoolState:
-    """The state in the variables, which a restored checkpoint or a rollback may have changed."""
+    """Returns the state, rebuilt if a restored checkpoint or a rollback changed the variables."""
     state = self._state
     if state is None or not self.kept.holds(state, "environment_steps", "starts"):
       self.close()
@@ -264,7 +255,7 @@ class ActorPool(tf.Module):
 
   def _started(self, policy: ExportedPolicy, state: PoolState, number: int
                ) -> tuple[Any, concurrent.futures.Future]:
-    """The process of a new actor with a seed of its own, and the future of its start."""
+    """Starts an actor with a new seed; returns its process, and the future of its start."""
     import cloudpickle  # Gymnasium depends on it.
     seed = np.random.SeedSequence([self._seed % 2**64, state.starts]).generate_state(1)
     state.starts += 1
@@ -285,7 +276,7 @@ class ActorPool(tf.Module):
       state.is_open[streams] = False
 
   def _note(self, step: int) -> None:
-    """Learns how many training steps a compiled call has."""
+    """Infers the number of training steps per compiled call."""
     if self._step is not None and step > self._step:
       self._stride = step - self._step
     self._step = step

@@ -1,1 +1,1 @@
-"""Environments: made, wrapped, drawn, and run in processes of their own."""
+"""Environments: creation, wrappers, rendering, and processes."""

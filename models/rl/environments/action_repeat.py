@@ -1,4 +1,4 @@
-"""Action repeat: an agent decides at every k-th step of an environment."""
+"""Action repeat: an agent chooses an action at every k-th step of an environment."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ import gymnasium
 
 
 class ActionRepeat(gymnasium.Wrapper):
-  """Repeats each action, and adds up the rewards, until the episode ends.
+  """Wrapper that repeats each action and sums the rewards, until the episode ends.
 
       Environments.wrappers = {
           'models.rl.environments.action_repeat:ActionRepeat': {'repeat': 2}}
@@ -18,24 +18,27 @@ class ActionRepeat(gymnasium.Wrapper):
     env: an environment.
     repeat: steps of the environment for each action.
 
+  Attributes:
+    frames_per_step: `repeat`; see `frame_skip`.
+
   Raises:
-    UsageError: the number is less than 1.
+    UsageError: `repeat` is below 1.
   """
 
   def __init__(self, env: gymnasium.Env, repeat: int):
     at_least_one("ActionRepeat", repeat=repeat)
     super().__init__(env)
-    self._repeat = repeat
-    # A decision takes more time in the world, which films show.
+    self.frames_per_step = repeat
+    # A step takes more simulated time, so that films keep real time.
     fps = env.metadata.get("render_fps") or DEFAULT_FPS
     self.metadata = {**env.metadata, "render_fps": fps / repeat}
-    if env.has_wrapper_attr("dt"):  # As DM Control's have.
+    if env.has_wrapper_attr("dt"):  # As in DM Control.
       self.dt = env.get_wrapper_attr("dt") * repeat
 
   def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """Takes the steps; the observation is the last one."""
+    """Takes the steps; returns the last observation."""
     total = 0.0
-    for _ in range(self._repeat):
+    for _ in range(self.frames_per_step):
       observation, reward, terminated, truncated, info = self.env.step(action)
       total += float(reward)
       if terminated or truncated:

@@ -1,4 +1,4 @@
-"""Environments by name: what Gymnasium, with Shimmy, has, and the packages that they need."""
+"""Looks up environments of Gymnasium and Shimmy by name, and checks for required packages."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ _EXTRAS = {  # The extra that installs each package.
 
 
 def spec_of(name: str) -> "EnvSpec":
-  """The specification that Gymnasium, with Shimmy's environments, has for a name.
+  """Returns the Gymnasium specification of a name, including Shimmy's environments.
 
   Raises:
-    UsageError: there is no such environment, or a package that it needs is not installed.
+    UsageError: there is no such environment, or a required package is not installed.
   """
   registry = _import("gymnasium", name).envs.registration.registry
   module, _, identity = name.rpartition(":")
@@ -44,7 +44,7 @@ def spec_of(name: str) -> "EnvSpec":
 
 
 def check_wrappers(wrappers: Mapping[str, Any]) -> None:
-  """Raises a UsageError if there is no such wrapper."""
+  """Raises a UsageError if a wrapper does not exist."""
   from gymnasium.envs.registration import load_env_creator
   for path in wrappers:
     try:
@@ -71,8 +71,8 @@ def _installed(package: str) -> str:
   return f"pip install 'replicator[{_EXTRAS[package]}]'"
 
 
-def made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
-  """Calls `make` for an environment of a known name.
+def made(name: str, make: "Callable[[], EnvironmentWrapper]") -> "EnvironmentWrapper":
+  """Makes an environment of a known name.
 
   Raises:
     UsageError: the environment cannot be made; the message says why.
@@ -90,4 +90,13 @@ def made_first(name: str, make: "Callable[[], EnvironmentWrapper]") -> "Environm
       raise UsageError(f"Environments.name = '{name}' needs {missing[0]}, which is not installed; "
                        f"{_installed(missing[0])}") from error
     raise UsageError(f"Environments.name = '{name}' cannot be made: {type(error).__name__}: "
-                     f"{first_line(error)}") from error
+                     f"{first_line(error)}{_in_use(error)}") from error
+
+
+def _in_use(error: Exception) -> str:
+  """Returns advice if only one environment can exist, such as a simulator on a fixed port."""
+  if "in use" not in str(error):
+    return ""
+  return ("; another one of this run may have it: Environments.number act, and for an evaluation "
+          "EpisodeEvaluator.environments more, by default 20; write 1 for both, and "
+          "EpisodeEvaluator.lifetime = 'alone'")

@@ -1,4 +1,4 @@
-"""Fresh episodes: an environment is made again where an episode would depend on the one before."""
+"""A wrapper for environments whose episodes depend on the previous episode."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ import gymnasium
 
 
 class FreshEpisodes(gymnasium.Wrapper):
-  """Makes the environment again for each episode, which a run can then replay from its seed.
+  """Wrapper that remakes the environment for each episode, so that its seed determines it.
 
-  The sticky actions of MinAtar need it: the last action of an episode may be the first of the next.
+  MinAtar's sticky actions need it: an episode's last action may be repeated in the next episode.
 
       Environments.wrappers = {'models.rl.environments.fresh_episodes:FreshEpisodes': {}}
   """
 
   def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Makes the environment, and begins an episode with Gymnasium's `options`."""
+    """Makes the environment, and starts an episode with Gymnasium's `options`."""
     spec = self.env.spec
-    assert spec is not None  # `Environments` makes all by their specifications.
+    assert spec is not None  # `Environments` makes all from specifications.
     self.env.close()
     self.env = spec.make()
     return self.env.reset(**options)

@@ -1,8 +1,8 @@
-"""Frames of environments, rendered in a process of their own.
+"""Frames of environments, rendered in a separate process.
 
-MuJoCo renders with OpenGL, and loads the library that MUJOCO_GL names when it is imported. A wrong
-library may end the process. A right one that compiles with LLVM, such as Mesa's, crashes a process
-that has loaded TensorFlow. So the training process loads none.
+MuJoCo renders with OpenGL; when imported, it loads the library that MUJOCO_GL names. A wrong
+library may end the process. A working one that uses LLVM, such as Mesa, crashes a process that has
+loaded TensorFlow. So the training process loads none.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from replicator import UsageError
 from replicator.errors import first_line
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
   from models.rl.environments.wrapper import EnvironmentSettings
 
 NOTHING = "disable"
-"""The MUJOCO_GL of processes that render nothing."""
+"""The MUJOCO_GL of processes that do not render."""
 
 _CANDIDATES = ("egl", "osmesa")
 _TRY = """
@@ -33,12 +34,13 @@ context.make_current()
 mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontScale.mjFONTSCALE_100)
 os._exit(0)  # Some drivers fail when they are unloaded.
 """
-_SECONDS = 120.0  # For one episode; most of it is the start of the process.
+_WIDEST = 6  # Maximum aspect ratio of frames.
+_SECONDS = 120.0  # For one episode; most of it is for starting the process.
 
 
 @contextlib.contextmanager
 def opengl(name: str) -> Iterator[None]:
-  """Sets MUJOCO_GL to `name` inside, for imports of MuJoCo here and in processes started here."""
+  """Sets MUJOCO_GL to `name` in a context, for imports of MuJoCo here and in new processes."""
   before = os.environ.get("MUJOCO_GL")
   os.environ["MUJOCO_GL"] = name
   try:
@@ -51,17 +53,32 @@ def opengl(name: str) -> Iterator[None]:
 
 @functools.cache
 def working_opengl() -> str:
-  """The MUJOCO_GL that works here: the user's if set, else 'egl' or 'osmesa'; else 'disable'."""
+  """Returns a working MUJOCO_GL: the user's if set, else 'egl' or 'osmesa'; else 'disable'."""
   candidates = [os.environ["MUJOCO_GL"]] if os.environ.get("MUJOCO_GL") else _CANDIDATES
   return next((name for name in candidates if _works(name)), NOTHING)
 
 
+def opengl_of_processes() -> str:
+  """Returns the MUJOCO_GL for processes of environments that render observations.
+
+  Raises:
+    UsageError: the user's MUJOCO_GL does not work.
+  """
+  prepare_pygame()
+  name = working_opengl()
+  if name == NOTHING and "MUJOCO_GL" in os.environ:
+    raise UsageError(f"MUJOCO_GL = '{os.environ['MUJOCO_GL']}' renders nothing here, and what "
+                     "is observed must be rendered; unset it, and a working one is found")
+  return name
+
+
 def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int],
            height: int) -> tuple[list[np.ndarray], str]:
-  """Renders the episode of a seed and all of its actions, float32 `[t, a]`, at some moments.
+  """Replays an episode, given its seed and actions float32 `[t, a]`, and renders some steps.
 
-  `steps` are ascending numbers in 0..t, of actions that come before a frame. Returns uint8
-  `[height, w, 3]` for each, and ''; or no frame, and the reason.
+  `steps` are ascending numbers in 0..t: how many actions precede each frame. Returns frames uint8
+  `[height, w, 3]` and ''; or no frames and the reason. All have the size of the first. Very wide
+  frames are scaled down.
   """
   import cloudpickle
   settings = settings._replace(render=True, pixels=None)
@@ -73,7 +90,7 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
   try:
     return pickle.loads(subprocess.run(
         [sys.executable, "-m", __name__], input=task, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # Drivers print messages of their own.
+        stderr=subprocess.DEVNULL,  # Drivers print messages.
         env={**os.environ, "MUJOCO_GL": working_opengl(), "PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=_SECONDS, start_new_session=True).stdout)
   except subprocess.TimeoutExpired:
@@ -82,31 +99,40 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
     return [], "the process that renders ended"
 
 
+def rendered(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int],
+             height: int) -> list[np.ndarray]:
+  """Does the same as `frames`, in this process; passes on the environment's errors."""
+  from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
+  environment = EnvironmentWrapper(settings)
+  environment.reset(seed=seed)
+  found: list[np.ndarray] = []
+  size, taken = [height], 0
+  for step in steps:
+    for action in actions[taken:step]:
+      environment.step(action)
+    taken = step
+    if not found:
+      width = frame_of(environment.env, height).shape[1]
+      shrunk = min(1.0, _WIDEST * height / width)
+      size = [max(2, round(height * shrunk)), max(2, round(width * shrunk))]
+    found.append(frame_of(environment.env, *size))
+  return found
+
+
 def prepare_pygame() -> None:
-  """Makes pygame, which renders classic control, work silently and without a display."""
+  """Makes pygame, which renders classic control, silent and independent of a display."""
   os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
   os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 
 def _render() -> None:
-  """In the process that renders: plays the episode, and prints what `frames` returns, pickled."""
+  """Plays the episode in the rendering process, and writes the pickled result to stdout."""
   out = os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # Whatever else prints.
+  os.dup2(2, 1)  # Everything else that is printed goes to stderr.
   prepare_pygame()
   try:
-    from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
-
     import cloudpickle
-    settings, seed, actions, steps, height = cloudpickle.loads(sys.stdin.buffer.read())
-    environment = EnvironmentWrapper(settings)
-    environment.reset(seed=seed)
-    rendered, taken = [], 0
-    for step in steps:
-      for action in actions[taken:step]:
-        environment.step(action)
-      taken = step
-      rendered.append(frame_of(environment.env, height))
-    result = rendered, ""
+    result = rendered(*cloudpickle.loads(sys.stdin.buffer.read())), ""
   except Exception as error:
     result = [], f"{type(error).__name__}: {first_line(error)}"
   with out:

@@ -1,4 +1,4 @@
-"""Networks of agents: the perceptrons of Acme's D4PG, and an image torso."""
+"""Networks of agents: the MLPs of Acme's D4PG, and an image torso."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 class Trained(tf.Module):
-  """A module that an optimizer updates: all variables of the layers that it holds."""
+  """A module whose trainable variables are those of its layers."""
 
   @property
   def trainable_variables(self) -> list[keras.Variable]:
@@ -22,7 +22,7 @@ class Trained(tf.Module):
 
 
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
-  """A Dense layer, LayerNormalization and tanh, then Dense and ELU for every further size."""
+  """Makes a Dense layer, LayerNormalization and tanh, then Dense and ELU for each further size."""
   if not sizes:
     raise UsageError(f"{name.capitalize()}.sizes = (): write one or more")
   first, *others = sizes
@@ -35,10 +35,10 @@ def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
 
 @tf.custom_gradient
 def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-  """The exponential linear unit (Clevert et al. 2016, arXiv:1511.07289): any shape -> same shape.
+  """Applies the exponential linear unit (Clevert et al. 2016, arXiv:1511.07289) elementwise.
 
-  `x` where it is positive, else `exp(x) - 1`. It does not use expm1, which takes XLA twice as
-  long; near 0 the result is therefore accurate to one rounding error of 1.
+  `x` where it is positive, else `exp(x) - 1`. It does not use expm1, which takes twice as long with
+  XLA; near 0 the result is therefore accurate to one rounding error of 1.
   """
   y = tf.where(x > 0, x, tf.exp(tf.minimum(x, 0)) - 1)
   return y, lambda dy: tf.where(y > 0, dy, dy * (y + 1))
@@ -46,18 +46,18 @@ def elu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
 
 @gin.configurable(denylist=["observation_shape", "outputs"])
 class Policy(Trained):
-  """Maps observations to the numbers that determine actions. Images pass convolutions first.
+  """A network from observations to the parameters of actions; images go through convolutions.
 
   Args:
     observation_shape: shape of one observation; three axes mean an image.
-    outputs: how many numbers.
+    outputs: number of outputs.
     sizes: units of the hidden layers.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], outputs: int,
                sizes: Sequence[int] = (256, 256, 256)):
     super().__init__()
-    # First actions near 0: a policy that starts at its limits is slow to leave them.
+    # Initial actions are near 0, because a policy that starts at its limits is slow to leave them.
     last = keras.layers.Dense(
         outputs, kernel_initializer=_small(), name="policy_last")
     self.network = keras.Sequential(
@@ -65,18 +65,18 @@ class Policy(Trained):
     self.network.build((None, *observation_shape))
 
   def __call__(self, observations: tf.Tensor) -> tf.Tensor:
-    """The outputs for observations: `[n, *observation_shape] -> [n, outputs]`."""
+    """Returns the outputs for observations: `[n, *observation_shape] -> [n, outputs]`."""
     return _floating(self.network(observations))
 
 
 @gin.configurable(denylist=["observation_shape", "action_size", "outputs"])
 class Critic(Trained):
-  """Maps observations and actions to values, or to the logits of distributions of values.
+  """A network from observations and actions to values, or to logits of value distributions.
 
   Args:
     observation_shape: shape of one observation; three axes mean an image.
     action_size: length of an action.
-    outputs: how many numbers.
+    outputs: number of outputs.
     sizes: units of the hidden layers.
   """
 
@@ -91,27 +91,27 @@ class Critic(Trained):
     self.network.build((None, self.torso.output_shape[-1] + action_size))
 
   def __call__(self, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """The outputs for pairs: `[n, *observation_shape], [n, action_size] -> [n, outputs]`."""
+    """Returns outputs for pairs: `[n, *observation_shape], [n, action_size] -> [n, outputs]`."""
     seen = self.torso(observations)
     return _floating(self.network(tf.concat([seen, tf.cast(actions, seen.dtype)], 1)))
 
 
 @gin.configurable(denylist=["observation_shape", "actions", "outputs"])
 class ActionValues(Trained):
-  """Maps observations to values of all actions, or to the logits of distributions of values.
+  """A network from observations to values of all actions, or to logits of value distributions.
 
   Args:
     observation_shape: shape of one observation; three axes mean an image.
-    actions: how many actions there are.
-    outputs: how many numbers for each action.
-    sizes: units of the hidden layers, two or more; for images also one.
-    dueling: adds the value of the observation, from a last hidden layer of its own, to the
-      advantages of the actions, whose mean is 0 (Wang et al. 2016, arXiv:1511.06581, equation 9).
+    actions: number of actions.
+    outputs: outputs per action.
+    sizes: units of the hidden layers; at least two, or one for images.
+    dueling: adds the value of the observation, from a separate last hidden layer, to the advantages
+      of the actions, whose mean is 0 (Wang et al. 2016, arXiv:1511.06581, equation 9).
     noise: the `sigma` of the last two layers, see `NoisyMLP`; 0.5 in Fortunato et al. 2018, and 0
       for plain layers.
 
   Attributes:
-    noise_size: how many numbers of noise it takes for an observation; 0 for plain layers.
+    noise_size: length of the noise for an observation; 0 for plain layers.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], actions: int, outputs: int,
@@ -124,7 +124,7 @@ class ActionValues(Trained):
     self.shape = [-1, actions, outputs]
     self.torso = keras.Sequential([*torso, *(layer_norm_mlp(first, "torso") if first else [])])
     self.torso.build((None, *observation_shape))
-    # First values near 0, which are alike for all actions, but for noise.
+    # Initial values are near 0, and equal for all actions except for noise.
     self.heads = [NoisyMLP((last, n * outputs), noise, elu) if noise else keras.Sequential([
         keras.layers.Dense(last, elu, kernel_initializer=_uniform()),
         keras.layers.Dense(n * outputs, kernel_initializer=_small())])
@@ -134,7 +134,7 @@ class ActionValues(Trained):
     self.noise_size = sum(head.noise_size for head in self.heads) if noise else 0
 
   def __call__(self, observations: tf.Tensor, noise: tf.Tensor | None = None) -> tf.Tensor:
-    """The outputs for observations: `[n, *observation_shape] -> [n, actions, outputs]`.
+    """Returns the outputs for observations: `[n, *observation_shape] -> [n, actions, outputs]`.
 
     Noisy layers take noise `[n, noise_size]`, which is ~ N(0, 1), or 0 for the mean weights.
     """
@@ -150,12 +150,12 @@ class ActionValues(Trained):
 
 
 def _floating(outputs: tf.Tensor) -> tf.Tensor:
-  """Casts to the precision of losses, which layers may not have."""
+  """Casts to the precision of losses, which may be higher than that of layers."""
   return tf.cast(outputs, keras.config.floatx())
 
 
 def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
-  """The layers of `image_torso` for images `[h, w, c]`; no layer for vectors."""
+  """Returns the layers of `image_torso` for images `[h, w, c]`; no layer for vectors."""
   return image_torso(observation_shape) if len(observation_shape) == 3 else []
 
 
@@ -163,7 +163,7 @@ def _torso(observation_shape: tuple[int, ...]) -> list[keras.layers.Layer]:
 def image_torso(image_shape: tuple[int, ...],
                 convolutions: Sequence[Sequence[int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
                 ) -> list[keras.layers.Layer]:
-  """The layers with which the networks of agents begin if they see images `[h, w, c]`.
+  """Returns the first layers of agents' networks for images `[h, w, c]`.
 
   Args:
     image_shape: h, w, c.
@@ -172,7 +172,7 @@ def image_torso(image_shape: tuple[int, ...],
   Raises:
     UsageError: the images are too small for the convolutions.
   """
-  smallest = 1  # The side that the convolutions reduce to one pixel.
+  smallest = 1  # The image size that the convolutions reduce to one pixel.
   for _, size, stride in reversed(convolutions):
     smallest = size + stride * (smallest - 1)
   if min(image_shape[:2]) < smallest:

@@ -1,4 +1,4 @@
-"""Noisy layers, whose random weights explore: an agent learns where they should be small."""
+"""Noisy layers, which explore with random weights; the agent learns their noise scales."""
 
 import itertools
 import math
@@ -13,12 +13,12 @@ class NoisyMLP(keras.layers.Layer):
 
       y = x W + b + (x f(e_in)) S * f(e_out) + s * f(e_out),    f(e) = sign(e) sqrt|e|
 
-  At first S and s are `sigma / sqrt(inputs)`. All layers but the last have the activation. Each
-  example has noise of its own, so that no replica needs that of another; in the paper a batch has
-  one draw. Reference: arXiv:1706.10295, sections 3 and 3.2.
+  Initially S and s are `sigma / sqrt(inputs)`. All layers but the last have the activation. Each
+  example has independent noise, so replicas need not share any; in the paper a batch has one draw.
+  Reference: arXiv:1706.10295, sections 3 and 3.2.
 
   Attributes:
-    noise_size: how many numbers of noise an example needs; known when it is built.
+    noise_size: length of the noise of an example; known once built.
   """
 
   def __init__(self, sizes: Sequence[int], sigma: float, activation: Callable):
@@ -39,7 +39,7 @@ class NoisyMLP(keras.layers.Layer):
                               keras.initializers.Constant(self.sigma * limit))])
 
   def call(self, x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-    """Outputs: `[n, inputs], [n, noise_size] -> [n, sizes[-1]]`; noise ~ N(0, 1), or 0."""
+    """Returns outputs: `[n, inputs], [n, noise_size] -> [n, sizes[-1]]`; noise ~ N(0, 1), or 0."""
     factors = tf.sign(noise) * tf.sqrt(tf.abs(noise))
     parts = iter(tf.split(factors, list(itertools.chain(*self.shapes)), 1))
     for i, (kernel, kernel_noise, bias, bias_noise) in enumerate(self.layers):

@@ -1,4 +1,4 @@
-"""Numbers of any size: their symmetric logarithm, and heads that predict them by classification.
+"""Numbers of any size: the symmetric logarithm, and a head that predicts by classification.
 
 Hafner et al. 2023 (arXiv:2301.04104), "Mastering Diverse Domains through World Models".
 """
@@ -13,12 +13,12 @@ import tensorflow as tf
 
 
 def symlog(x: tf.Tensor) -> tf.Tensor:
-  """The symmetric logarithm `sign(x) log(1 + |x|)`: any shape -> same shape."""
+  """Returns the symmetric logarithm `sign(x) log(1 + |x|)`: any shape -> same shape."""
   return tf.sign(x) * tf.math.log1p(tf.abs(x))
 
 
 def symexp(x: tf.Tensor) -> tf.Tensor:
-  """The inverse of `symlog`, `sign(x) (exp(|x|) - 1)`: any shape -> same shape."""
+  """Returns the inverse of `symlog`, `sign(x) (exp(|x|) - 1)`: any shape -> same shape."""
   return tf.sign(x) * tf.math.expm1(tf.abs(x))
 
 
@@ -26,18 +26,18 @@ def symexp(x: tf.Tensor) -> tf.Tensor:
 class TwoHot:
   """A head of logits over bins, whose mean is the predicted number.
 
-  The bins are dense around 0 and reach far: `symexp` of evenly spaced numbers. Logits that are all
-  alike predict exactly 0.
+  The bins are `symexp` of evenly spaced numbers: dense around 0, with a wide range. Equal logits
+  predict exactly 0.
 
   Args:
-    limit: the last bin is `symexp(limit)`, and the first one minus that.
+    limit: the last bin is `symexp(limit)`, and the first is its negative.
     bins: the number of bins, odd, so that the middle one is 0.
 
   Attributes:
-    outputs: how many logits there are.
+    outputs: number of logits.
 
   Raises:
-    UsageError: the limit is not above 0, or the number of bins is not odd.
+    UsageError: the limit is not positive, or the number of bins is not odd.
   """
 
   def __init__(self, limit: float = 20.0, bins: int = 255):
@@ -49,18 +49,18 @@ class TwoHot:
     self._bins = np.concatenate([-positive[::-1], [0.0], positive])
 
   def mean(self, logits: tf.Tensor) -> tf.Tensor:
-    """The predicted numbers: `[..., bins] -> [...]`."""
+    """Returns the predicted numbers: `[..., bins] -> [...]`."""
     weighted = tf.nn.softmax(logits) * tf.constant(self._bins, keras.config.floatx())
     middle = self.outputs // 2
-    # The sum in pairs of opposite bins: equal probabilities cancel exactly.
+    # Sums pairs of opposite bins, so that equal probabilities cancel exactly.
     pairs = weighted[..., middle + 1:] + weighted[..., :middle][..., ::-1]
     return tf.reduce_sum(pairs, -1)
 
   def losses(self, numbers: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The cross-entropies of numbers and their predictions: `[...], [..., bins] -> [...]`.
+    """Returns the cross-entropies of numbers and their predictions: `[...], [..., bins] -> [...]`.
 
-    A number gives probabilities to the two bins around it, of which it is the mean. One beyond the
-    ends gives all to the last bin.
+    The target distribution is on the two bins around a number, with that number as mean; beyond the
+    ends, it is on the outer bin.
     """
     bins = tf.constant(self._bins, numbers.dtype)
     inside = tf.clip_by_value(tf.reshape(numbers, [-1]), bins[0], bins[-1])

@@ -1,1 +1,1 @@
-"""The replay buffer: what it stores, what it draws, and how fast it is used."""
+"""The replay buffer, sequences, rollouts, priorities and hindsight."""

@@ -1,4 +1,4 @@
-"""Random shifts of images, with which agents learn from pixels (Kostrikov et al. 2021)."""
+"""Random shifts of images, for agents that learn from pixels (Kostrikov et al. 2021)."""
 
 import dataclasses
 
@@ -12,16 +12,16 @@ import tensorflow as tf
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class RandomShift:
-  """Moves each image by whole pixels, in a step: `[n, h, w, c] -> [n, h, w, c]`.
+  """Augmentation, in a step, that shifts each image by whole pixels: `[n, h, w, c]` -> the same.
 
-  Pixels from outside are those of the border. Reference: DrQ, arXiv:2004.13649, with one shift of
-  each observation.
+  Border pixels are repeated outside. Reference: DrQ, arXiv:2004.13649, with one shift of each
+  observation.
 
   Attributes:
-    limit: the largest move in each direction, in pixels.
+    limit: the largest shift in each direction, in pixels.
 
   Raises:
-    UsageError: it is called with observations that are no images.
+    UsageError: it is called with observations that are not images.
   """
 
   limit: int = 4

@@ -1,7 +1,7 @@
-"""Rollouts: the newest steps of all environments, from which an agent learns while they are new.
+"""Rollouts: the newest steps of all environments, for on-policy learning.
 
-The actor inserts them all at once, and what the policy thought of them is computed then. For some
-training steps the agent takes minibatches of them, in a new order in each epoch; then others come.
+The actor inserts them all at once, and the policy evaluates them then. The agent trains on
+minibatches of them, in a new order in each epoch, until the next rollout.
 """
 
 from collections.abc import Callable
@@ -30,23 +30,23 @@ class Experience(NamedTuple):
 
 def advantages(reward: np.ndarray, flag: np.ndarray, value: np.ndarray, discount: float,
                gae_lambda: float) -> np.ndarray:
-  """Generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, equation 16).
+  """Computes generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
       A_t = sum_k (discount gae_lambda)^k delta_(t + k)
       delta_t = r_t + discount V_(t + 1) - V_t
 
-  The sum ends with the episode or where it was cut. V after the last step is 0 if the episode
-  terminated there, and else the value of the observation where it was cut.
+  The sum ends where the episode ends or was cut. V after the last step is 0 if the episode
+  terminated there, otherwise the value of the observation where it was cut.
 
   Args:
-    reward: float64 [m], of streams of timesteps one after another, each of which ends with an END.
-    flag: [m], those of the timesteps.
+    reward: float64 [m], of concatenated streams of timesteps, each of which ends with an END.
+    flag: [m], flags of the timesteps.
     value: float64 [m], V of the observations.
-    discount: factor on a reward for each step that it comes later.
-    gae_lambda: 0 trusts the values, and 1 only the rewards.
+    discount: discount factor per step.
+    gae_lambda: from 0, which relies on the values, to 1, which uses only the rewards.
 
   Returns:
-    float64 [m]; those of END timesteps have no meaning.
+    float64 [m]; meaningless at END timesteps.
   """
   follows = np.where(flag == TERMINATED, 0.0, discount) * np.append(value[1:], 0.0)
   differences = (reward + follows - value).tolist()
@@ -60,32 +60,32 @@ def advantages(reward: np.ndarray, flag: np.ndarray, value: np.ndarray, discount
 
 @gin.configurable(denylist=["observation_shape", "action_size", "streams", "evaluate", "seed"])
 class Rollouts(tf.Module):
-  """The newest `length` steps of each stream. Make it in the constructor of a step.
+  """The newest `length` steps of each stream. Create it in the constructor of a step.
 
   Every replica has a copy, and takes its part of each minibatch of `train.global_batch_size`. The
-  order is a function of the seed and of the number of rollouts. A step in which an environment
-  failed is missing; another one takes its place.
+  order is a function of the seed and the rollout's number. Steps in which an environment failed are
+  replaced by repeated ones.
 
   Args:
     observation_shape: shape of one observation.
     action_size: length of an action.
-    streams: how many environments write into it.
+    streams: number of environments that write into it.
     evaluate: takes observations `[m, *shape]` and actions `[m, a]` at the end of a rollout; returns
       the observations as the policy sees them, `[m, *shape]`, and the actions' log probabilities
       and the observations' values, [m].
     seed: determines the order.
     length: steps of a rollout in each environment.
-    epochs: how often each step is in a minibatch.
+    epochs: number of passes over a rollout.
     discount: see `advantages`.
     gae_lambda: see `advantages`.
 
   Attributes:
-    steps: how many steps a rollout has.
-    updates: for how many training steps a rollout is used.
-    number: int64 [], how many rollouts there were.
+    steps: number of steps in a rollout.
+    updates: number of training steps per rollout.
+    number: int64 [], number of rollouts so far.
 
   Raises:
-    UsageError: the minibatches do not divide a rollout, or a setting cannot work.
+    UsageError: the minibatches do not divide a rollout, or a setting is invalid.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int,
@@ -101,7 +101,7 @@ class Rollouts(tf.Module):
     self.updates = epochs * self.steps // batch
     self._evaluate, self._seed, self._epochs = evaluate, seed % 2**64, epochs
     self._discount, self._gae_lambda = discount, gae_lambda
-    self._begun = -1  # The last rollout that this process was asked for.
+    self._begun = -1  # The last rollout requested in this process.
     floatx = keras.config.floatx()
     make = lambda *shape, dtype=floatx: replicated.variable(
         lambda: tf.zeros([self.steps, *shape], dtype))
@@ -109,12 +109,17 @@ class Rollouts(tf.Module):
     self.order = replicated.variable(np.zeros([epochs * self.steps], np.int64))
     self.number = replicated.variable(0, tf.int64)
 
-  def environment_steps(self, training_step: int) -> int:
-    """Environment steps of the run, over all environments, when a training step begins.
+  def restored_together(self) -> list[tf.Module]:
+    """See `replicator.step.variables.together_in`."""
+    return [self]
+
+  def steps_before(self, training_step: int) -> int:
+    """Returns the total steps (actions) of all environments when a training step begins.
 
     Raises:
       RunFailed: all steps of the last rollout failed.
-      UsageError: calls of `train.steps_per_call` steps do not begin where a rollout is due.
+      UsageError: `train.steps_per_call` does not divide the training steps per rollout, or the
+        run's rollouts were not restored.
     """
     rollout, behind = divmod(training_step, self.updates)
     number = int(replicated.read(self.number))
@@ -122,6 +127,10 @@ class Rollouts(tf.Module):
       if number == self._begun == rollout + bool(behind) - 1:
         raise RunFailed(f"Rollouts: all {self.steps} steps of a rollout failed, so that there is "
                         "nothing to learn from; the lines above say why")
+      if not number:
+        raise UsageError(f"Rollouts: the run goes on at step {training_step}, and its rollouts do "
+                         "not fit; write Rollouts.length and Environments.number as they were, or "
+                         "another --workdir")
       raise UsageError("train.steps_per_call: must divide the training steps between two rollouts, "
                        f"Rollouts.epochs * {self.updates // self._epochs} minibatches = "
                        f"{self.updates}")
@@ -136,7 +145,7 @@ class Rollouts(tf.Module):
       return
     seen, log_probability, value = (
         np.asarray(x) for x in self._evaluate(timesteps.observation, timesteps.action))
-    # In float64 on the host, and stream after stream.
+    # In float64 on the host, stream by stream.
     rows = np.argsort(timesteps.stream, kind="stable")
     advantage = np.zeros(len(rows))
     advantage[rows] = advantages(timesteps.reward[rows].astype(np.float64), timesteps.flag[rows],
@@ -152,7 +161,7 @@ class Rollouts(tf.Module):
     replicated.assign(self.number, number + 1)
 
   def minibatch(self) -> Experience:
-    """This replica's part of the minibatch of a training step."""
+    """Returns this replica's part of the minibatch of a training step."""
     n = replicator.batch_size()
     place = replicator.step_number() % self.updates * replicator.num_replicas() + tf.cast(
         replicator.replica_id(), tf.int64)

@@ -1,7 +1,7 @@
 """A replay of sequences, for agents that learn with a recurrent network.
 
-A sequence is a window of the timesteps of one stream. It may begin anywhere, and goes on across the
-ends of episodes: flags say where one begins.
+A sequence is a window of the timesteps of one stream. It may begin anywhere, and continues across
+the ends of episodes; flags mark where an episode begins.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ import tensorflow as tf
 
 
 class Sequences(NamedTuple):
-  """n sequences of t observations, each with what led to it. Floating tensors are floatx.
+  """n sequences of t observations with the previous actions and rewards, all floatx.
 
-  Where an episode begins, nothing led to the observation: the action and the reward are zeros.
+  At the first observation of an episode, the previous action and reward are zeros.
   """
 
   observation: tf.Tensor  # [n, t, *shape]
@@ -33,24 +33,24 @@ class Sequences(NamedTuple):
 class SequenceReplay(tf.Module):
   """The newest timesteps of each stream, sampled as sequences.
 
-  Make it in the constructor of a step. Every replica has a copy, and receives every timestep.
+  Create it in the constructor of a step. Every replica has a copy with all timesteps.
 
-  A sequence of t observations takes t + 1 timesteps: the first one has the action and the reward
-  that led to the first observation. It begins at each place with the same probability, but for the
-  very first observation of an episode. `Replay.capacity` says how many timesteps are stored.
+  A sequence of t observations takes t + 1 timesteps: the first has the action and reward before the
+  first observation. All start positions are equally likely, except for the very first observation
+  of an episode. `Replay.capacity` determines how many timesteps are stored.
 
   Args:
     observation_shape: shape of one observation.
     action_size: length of an action.
-    streams: how many environments write into it.
-    observation_dtype: 'float32' or 'uint8', the dtype of stored observations.
+    streams: number of environments that write into it.
+    observation_dtype: 'float32', 'float64' or 'uint8', the dtype of stored observations.
     length: t.
 
   Attributes:
     timesteps: a `Replay` that stores the timesteps.
 
   Raises:
-    UsageError: a setting cannot work.
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, streams: int, *,
@@ -63,7 +63,7 @@ class SequenceReplay(tf.Module):
                             priority_exponent=0.0, importance_exponent=0.0)
 
   def size(self) -> int:
-    """The number of places where a sequence can begin now."""
+    """Returns the current number of possible start positions of a sequence."""
     return self.timesteps.size()
 
   def insert(self, timesteps: Timesteps) -> None:
@@ -89,5 +89,5 @@ class SequenceReplay(tf.Module):
         terminated=tf.equal(flag, TERMINATED), is_first=is_first)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Scalars for a step to log; see `Replay.scalars`, where a sample is now a sequence."""
+    """Returns scalars for logging; see `Replay.scalars`, where a sample is a sequence here."""
     return self.timesteps.scalars()

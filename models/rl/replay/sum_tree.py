@@ -1,4 +1,4 @@
-"""A sum tree in variables: indices drawn in proportion to numbers, inside a compiled step."""
+"""A sum tree in variables: draws indices in proportion to numbers, inside a compiled step."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from replicator import replicated
 import numpy as np
 import tensorflow as tf
 
-# How many sums a draw looks at in each level. Smaller numbers are slower without XLA, and larger
-# ones are slower with it: for 256 draws from a million, 16 is the best in both.
+# Number of sums that a draw reads in each level. Smaller numbers are slower without XLA, and larger
+# ones with it: for 256 draws from a million, 16 is best in both.
 _FAN_OUT = 16
 _BELOW_ONE = 1.0 - 2.0 ** -52
 
@@ -21,11 +21,11 @@ class SumTree(tf.Module):
   does not drift, and depends only on the numbers.
 
   Args:
-    size: how many numbers.
+    size: number of numbers.
 
   Attributes:
-    levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Every other
-      one, float64 [k, 16], holds the sums of the rows of the level before. The last has k = 1.
+    levels: variables. The first, float32 [ceil(size / 16), 16], holds the numbers. Each of the
+      others, float64 [k, 16], holds the row sums of the previous level. The last has k = 1.
   """
 
   def __init__(self, size: int):
@@ -35,10 +35,10 @@ class SumTree(tf.Module):
       self.levels.append(_zeros(self.levels[-1].shape[0], tf.float64))
 
   def draw(self, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws indices, int64 [n], each with a probability in proportion to its number, float32 [n].
+    """Draws indices, int64 [n], with probabilities proportional to their numbers, float32 [n].
 
-    `uniform`, float64 [n], is in [0, 1). An index whose number is 0 is never drawn. When all
-    numbers are 0, the index has no meaning, and its number is 0.
+    `uniform`, float64 [n], is in [0, 1). An index whose number is 0 is never drawn. If all numbers
+    are 0, the index is meaningless, and its number is 0.
     """
     index = tf.zeros_like(uniform, tf.int64)
     rest = None
@@ -58,7 +58,7 @@ class SumTree(tf.Module):
 
 
 def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
-  """The numbers at some indices, int64 [n] -> float32 [n], in one copy of a tree's levels."""
+  """Returns numbers at some indices, int64 [n] -> float32 [n], in one copy of a tree's levels."""
   # XLA cannot gather_nd from a variable.
   return tf.gather(tf.gather(levels[0], index // _FAN_OUT), index % _FAN_OUT, batch_dims=1)
 
@@ -66,12 +66,12 @@ def numbers_at(levels: Sequence[tf.Variable], index: tf.Tensor) -> tf.Tensor:
 def assign(levels: Sequence[tf.Variable], index: tf.Tensor, numbers: tf.Tensor) -> None:
   """Changes some numbers in one copy of a tree's levels, and the sums above them.
 
-  The numbers are float32 [n], at least 0, and the index int64 [n]. If it occurs twice, its greatest
-  number counts.
+  The numbers are float32 [n], at least 0, and the indices int64 [n]. If an index occurs twice, its
+  largest number is used.
   """
   places = _places(index)
-  # Where an index occurs twice, the first line keeps a number that depends on the device. The
-  # second line then keeps the greatest. XLA has no scatter_nd_max.
+  # If an index occurs twice, the update keeps a number that depends on the device; scatter_max then
+  # keeps the largest. XLA has no scatter_nd_max.
   levels[0].scatter_nd_update(places, numbers)
   in_rows = tf.one_hot(places[:, 1], _FAN_OUT) * numbers[:, tf.newaxis]
   levels[0].scatter_max(tf.IndexedSlices(in_rows, places[:, 0]))
@@ -85,7 +85,7 @@ _UP_TO_HERE = np.triu(np.ones([_FAN_OUT, _FAN_OUT]))
 
 
 def _places(index: tf.Tensor) -> tf.Tensor:
-  """The rows and columns of some indices: int64 [n] -> int64 [n, 2]."""
+  """Returns the rows and columns of some indices: int64 [n] -> int64 [n, 2]."""
   return tf.stack([index // _FAN_OUT, index % _FAN_OUT], 1)
 
 

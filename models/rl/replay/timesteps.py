@@ -1,5 +1,6 @@
-"""Timesteps: what actors collect and a replay stores, each one moment of a stream of experience."""
+"""Timesteps, the units of experience that actors collect and a replay stores."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from replicator import UsageError
@@ -11,15 +12,15 @@ CONTINUES, TERMINATED, END = 0, 1, 2
 
 CONTINUES: the action led to the observation of the next timestep.
 TERMINATED: the same, and the episode terminated there: no reward follows.
-END: the last observation of an episode, terminated or truncated. Its action and reward have no
-meaning.
+END: the last observation of an episode, terminated or truncated. Its action and reward are
+meaningless.
 
 A truncated episode ends with CONTINUES, END; a terminated one with TERMINATED, END.
 """
 
 
 class Timesteps(NamedTuple):
-  """m timesteps; those of one stream are in the order of time."""
+  """m timesteps; those of one stream are in chronological order."""
 
   stream: np.ndarray  # int32 [m], the environment that each timestep comes from.
   observation: np.ndarray  # [m, *shape]
@@ -29,9 +30,9 @@ class Timesteps(NamedTuple):
 
 
 def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Timesteps:
-  """The END timesteps of the episodes of some streams, int [k].
+  """Returns the END timesteps of the episodes of some streams, int [k].
 
-  `observations [n, *shape]` are the last ones of all streams.
+  `observations [n, *shape]` are the last observations of all streams.
   """
   k = len(streams)
   return Timesteps(streams.astype(np.int32), observations[streams],
@@ -39,9 +40,16 @@ def ends(streams: np.ndarray, observations: np.ndarray, action_size: int) -> Tim
                    np.full([k], END, np.uint8))
 
 
+def joined(parts: Sequence[Timesteps]) -> Timesteps:
+  """Concatenates timesteps."""
+  if len(parts) == 1:
+    return parts[0]
+  return Timesteps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ...],
             observation_dtype: str, action_size: int) -> Timesteps:
-  """The timesteps in the dtypes that a replay stores; actions and rewards of ENDs become zeros.
+  """Casts timesteps to a replay's dtypes, and sets actions and rewards of ENDs to zero.
 
   The other arguments are those of `Replay`.
 
@@ -58,7 +66,7 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
     if given.shape != shape or not np.can_cast(given.dtype, dtype, "same_kind"):
       raise UsageError(f"Replay.insert: {name} is {given.dtype.name} {list(given.shape)}; the "
                        f"replay stores {dtype} {list(shape)}")
-    with np.errstate(over="ignore"):  # Numbers that become infinite are refused below.
+    with np.errstate(over="ignore"):  # Numbers that become infinite are rejected below.
       parts[name] = given.astype(dtype)
   for name, end in (("stream", streams), ("flag", END + 1)):
     numbers = np.asarray(getattr(timesteps, name))  # Before they were cast.
@@ -77,9 +85,9 @@ def checked(timesteps: Timesteps, streams: int, observation_shape: tuple[int, ..
 
 
 def numbered(stream: np.ndarray, written: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The number of each new timestep in its stream, int64 [m], and the new counts, int64 [streams].
+  """Returns each new timestep's number in its stream, int64 [m], and new counts, int64 [streams].
 
-  `stream`, int32 [m], is that of each timestep; `written` has the counts before.
+  `stream`, int32 [m], is the stream of each timestep; `written` has the previous counts.
   """
   counts = np.bincount(stream, minlength=len(written))
   order = np.argsort(stream, kind="stable")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def writer_of(replay: "Replay") -> Callable[..., None]:
-  """A function that writes timesteps into all copies of a replay, in compiled code.
+  """Returns a function that writes timesteps into all copies of a replay, in compiled code.
 
-  It takes arrays: the places to write to, int64 [m]; observations, actions, rewards and flags
-  [m, ...]; the places that can no longer be sampled, int64 [m]; those whose transitions become
+  It takes arrays: the rows to write to, int64 [m]; observations, actions, rewards and flags
+  [m, ...]; the rows that can no longer be sampled, int64 [m]; those whose transitions become
   complete, int64 [k]; and the new value of `written`.
   """
   contents = [replay.observation, replay.action, replay.reward, replay.flag]
@@ -27,7 +27,7 @@ def writer_of(replay: "Replay") -> Callable[..., None]:
 
   @functools.cache
   def compiled() -> Callable:
-    # A concrete function: tf.function itself needs as long to inspect its arguments as this runs.
+    # A concrete function, because tf.function takes as long to inspect arguments as this runs.
     index = tf.TensorSpec([None], tf.int64)
     write = lambda *arguments: replicated.update(variables, _write_copies, *arguments)
     return tf.function(write, autograph=False).get_concrete_function(
@@ -46,7 +46,7 @@ def _write_copies(copies: list[tf.Variable], index: tf.Tensor, *arguments: tf.Te
   lost = tf.math.count_nonzero(sum_tree.numbers_at(levels, gone))
   is_transition = tf.not_equal(tf.gather(contents[-1], complete), END)
   drawable.assign_add(tf.math.count_nonzero(is_transition) - lost)
-  # Places that are gone get the priority 0, unless they are among the complete ones.
+  # Rows that can no longer be sampled get priority 0, unless they are also complete.
   numbers = tf.where(is_transition, largest, 0.0)
   sum_tree.assign(levels, tf.concat([gone, complete], 0),
                   tf.concat([tf.zeros_like(gone, tf.float32), numbers], 0))

@@ -1,1 +1,1 @@
-"""Models of environments that an agent learns, and imagines in."""
+"""Learned models of environments, in which an agent imagines sequences."""

@@ -1,4 +1,4 @@
-"""The perceptrons of a world model and of what learns in it."""
+"""The MLPs of a world model, and of the policy and critic that learn in it."""
 
 from models.rl.networks.actor_critic import Trained
 
@@ -9,14 +9,14 @@ import tensorflow as tf
 
 @gin.configurable(denylist=["inputs", "outputs", "scale"])
 class NormalizedMLP(Trained):
-  """Layers of Dense, LayerNormalization and SiLU, and a last Dense layer.
+  """An MLP: layers of Dense, LayerNormalization and SiLU, and a last Dense layer.
 
   Args:
     inputs: length of an input.
-    outputs: how many numbers.
+    outputs: number of outputs.
     scale: factor on the variance of the last layer's initial kernel; 0 for zeros.
     units: units of a hidden layer.
-    layers: how many hidden layers.
+    layers: number of hidden layers.
   """
 
   def __init__(self, inputs: int, outputs: int, scale: float = 1.0, units: int = 64,
@@ -29,13 +29,13 @@ class NormalizedMLP(Trained):
     self.network.build((None, inputs))
 
   def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-    """The outputs: `[..., inputs] -> [..., outputs]`, floatx."""
+    """Returns the outputs: `[..., inputs] -> [..., outputs]`, floatx."""
     rows = self.network(tf.reshape(inputs, [-1, inputs.shape[-1]]))
     outputs = tf.reshape(rows, [-1, *inputs.shape[1:-1], rows.shape[-1]])
     return tf.cast(outputs, keras.config.floatx())
 
 
 def normalized(units: int) -> list[keras.layers.Layer]:
-  """A Dense layer, LayerNormalization and SiLU."""
+  """Returns a Dense layer, LayerNormalization and SiLU."""
   return [keras.layers.Dense(units, use_bias=False),
           keras.layers.LayerNormalization(epsilon=1e-3), keras.layers.Activation("silu")]

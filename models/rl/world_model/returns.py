@@ -11,12 +11,12 @@ import tensorflow as tf
 
 def lambda_returns(reward: tf.Tensor, discount: tf.Tensor, value: tf.Tensor, lambda_: float
                    ) -> tf.Tensor:
-  """Returns that trust values the more, the later they are: `[n, t], [n, t], [n, t] -> [n, t]`.
+  """Computes lambda returns: `[n, t], [n, t], [n, t] -> [n, t]`.
 
       R_i = r_i + d_i ((1 - lambda) v_i + lambda R_(i + 1)),    R_t = r_t + d_t v_t
 
-  Each action has a reward r, a discount d, the factor on what follows it, and the value v of the
-  state after it. Lambda is from 0, the reward and the value of the next state, to 1, all rewards.
+  Each action has a reward r, a discount d for the following return, and the value v of the next
+  state. With lambda 0, R is the reward plus the next state's value; with 1, it uses all rewards.
   """
   found = [value[:, -1]]
   for i in reversed(range(reward.shape[1])):
@@ -27,15 +27,15 @@ def lambda_returns(reward: tf.Tensor, discount: tf.Tensor, value: tf.Tensor, lam
 
 @gin.configurable
 class ReturnRange(tf.Module):
-  """A moving average of the distance between two percentiles of the returns of all replicas.
+  """A moving average of the range between two percentiles of the returns of all replicas.
 
-  Advantages are divided by it, so that one weight of the entropy fits all rewards. Returns of less
-  than 1 are not made larger.
+  Advantages are divided by it, so that one entropy coefficient suits all reward scales. The range
+  is at least 1, so that small returns are not scaled up.
 
   Args:
-    decay: share that the average keeps at each update.
+    decay: decay of the moving average.
     low: the lower percentile.
-    high: the upper one.
+    high: the upper percentile.
 
   Attributes:
     average: floatx [], initially 0.
@@ -48,7 +48,7 @@ class ReturnRange(tf.Module):
     self.average = replicated.variable(0.0, keras.config.floatx(), "return_range")
 
   def update(self, returns: tf.Tensor) -> tf.Tensor:
-    """Adds this replica's returns, of any shape, and gives the range [], at least 1."""
+    """Adds this replica's returns, of any shape; returns the range [], at least 1."""
     every = tf.sort(replicator.all_concat(tf.reshape(returns, [-1])))
     low, high = (_percentile(every, q) for q in self._percentiles)
     old = replicated.before(self.average)
@@ -58,7 +58,7 @@ class ReturnRange(tf.Module):
 
 
 def _percentile(ordered: tf.Tensor, q: float) -> tf.Tensor:
-  """A percentile of ascending numbers, interpolated between the two nearest: `[n] -> []`."""
+  """Returns a percentile of ascending numbers, linearly interpolated: `[n] -> []`."""
   place = q / 100.0 * (ordered.shape[0] - 1)
   below = int(place)
   above = min(below + 1, ordered.shape[0] - 1)

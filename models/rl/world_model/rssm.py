@@ -1,4 +1,4 @@
-"""The recurrent state-space model: the past in a vector, and in latents with which it branches.
+"""The recurrent state-space model, with a deterministic and a stochastic part of the state.
 
 Hafner et al. 2019 (arXiv:1811.04551), with the discrete latents of Hafner et al. 2021
 (arXiv:2010.02193) and the settings of 2023 (arXiv:2301.04104).
@@ -20,7 +20,7 @@ class Observed(NamedTuple):
 
   state: tf.Tensor  # [n, t, size], drawn after the observations.
   posterior: tf.Tensor  # [n, t, l, k], log probabilities of the latents after each observation.
-  prior: tf.Tensor  # [n, t, l, k], before it.
+  prior: tf.Tensor  # [n, t, l, k], the same, before each observation.
 
 
 @gin.configurable(denylist=["embedding_size", "action_size"])
@@ -28,27 +28,27 @@ class RSSM(Trained):
   """A model of sequences with a state s = (h, z).
 
       h_t = f(h_(t - 1), z_(t - 1), a_(t - 1))    the recurrence, a GRU
-      z_t ~ p(z | h_t)                            the prior, which imagines
-      z_t ~ q(z | h_t, x_t)                       the posterior, which sees an observation
+      z_t ~ p(z | h_t)                            the prior, for imagination
+      z_t ~ q(z | h_t, x_t)                       the posterior, given an observation
 
-  A state is one vector `[..., size]`: h `[d]`, and z, l one-hot vectors of k classes. Zeros are the
-  state before anything was seen.
+  A state is one vector `[..., size]`: h `[d]`, and z, l one-hot vectors of k classes. The initial
+  state is all zeros.
 
   Args:
-    embedding_size: length of what `observe` sees of an observation.
+    embedding_size: length of an encoded observation.
     action_size: length of an action.
     deterministic: d.
     latents: l.
     classes: k.
     units: units of the hidden layers.
-    uniform_mix: share of a uniform distribution in that of each latent, from 0 to 1.
+    uniform_mix: weight of a uniform distribution mixed into that of each latent, from 0 to 1.
 
   Attributes:
     size: length of a state, d + l k.
     latents: l.
 
   Raises:
-    UsageError: a setting cannot work.
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, embedding_size: int, action_size: int, deterministic: int = 128,
@@ -70,39 +70,39 @@ class RSSM(Trained):
                                     layers=1)
 
   def recur(self, state: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-    """The next h: `[n, size], [n, a] -> [n, d]`; actions count as if clipped to [-1, 1]."""
+    """Returns the next h: `[n, size], [n, a] -> [n, d]`; actions are clipped to [-1, 1]."""
     h, z = tf.split(state, [self._deterministic, self._stochastic], 1)
     inputs = self._input(tf.concat([z, tf.clip_by_value(action, -1.0, 1.0)], 1))
     reset, candidate, update = tf.split(self._gates(tf.concat([inputs, h], 1)), 3, 1)
     candidate = tf.tanh(tf.sigmoid(reset) * candidate)
-    update = tf.sigmoid(update - 1.0)  # Remembers at first.
+    update = tf.sigmoid(update - 1.0)  # Initially keeps more of h.
     return update * candidate + (1.0 - update) * h
 
   def prior(self, h: tf.Tensor) -> tf.Tensor:
-    """Log probabilities of the latents before an observation: `[..., d] -> [..., l, k]`."""
+    """Returns log probabilities of latents before an observation: `[..., d] -> [..., l, k]`."""
     return self._mixed(self._prior(h))
 
   def posterior(self, h: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    """Log probabilities after an observation: `[..., d], [..., e] -> [..., l, k]`."""
+    """Returns log probabilities after an observation: `[..., d], [..., e] -> [..., l, k]`."""
     return self._mixed(self._posterior(tf.concat([h, embedding], -1)))
 
   def _mixed(self, logits: tf.Tensor) -> tf.Tensor:
-    """A little of every class keeps divergences finite: `[..., l k] -> [..., l, k]`."""
+    """Mixes in a uniform distribution to keep divergences finite: `[..., l k] -> [..., l, k]`."""
     logits = tf.reshape(logits, [-1, *logits.shape[1:-1], self.latents, self._classes])
     return tf.math.log((1.0 - self._mix) * tf.nn.softmax(logits) + self._mix / self._classes)
 
   def draw(self, log_probabilities: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Draws latents, with the gradient of their probabilities: `[n, l, k], [n, l] -> [n, l k]`.
 
-    A draw is a constant, through which no gradient goes. As if it were its probabilities, the
-    gradient goes straight through it to them (Bengio et al. 2013, arXiv:1308.3432).
+    The gradient is passed straight through the draw to the probabilities (Bengio et al. 2013,
+    arXiv:1308.3432).
 
     Args:
       log_probabilities: of the classes of each latent.
       uniform: in [0, 1).
     """
     probabilities = tf.exp(log_probabilities)
-    # The last class takes what rounding leaves of 1.
+    # The last class absorbs rounding errors of the sum.
     ends = tf.cumsum(probabilities, -1)[..., :-1]
     drawn = tf.reduce_sum(tf.cast(ends <= uniform[..., tf.newaxis], tf.int32), -1)
     z = tf.one_hot(drawn, self._classes, dtype=probabilities.dtype)
@@ -110,12 +110,12 @@ class RSSM(Trained):
     return tf.reshape(z, [-1, self._stochastic])
 
   def imagine(self, state: tf.Tensor, action: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """The next state as the prior draws it: `[n, size], [n, a], [n, l] -> [n, size]`."""
+    """Draws the next state from the prior: `[n, size], [n, a], [n, l] -> [n, size]`."""
     h = self.recur(state, action)
     return tf.concat([h, self.draw(self.prior(h), uniform)], 1)
 
   def recognize(self, state: tf.Tensor, action: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-    """The next state, with the most probable latents: `[n, size], [n, a], [n, e] -> [n, size]`."""
+    """Returns the state with the likeliest latents: `[n, size], [n, a], [n, e] -> [n, size]`."""
     h = self.recur(state, action)
     best = tf.argmax(self.posterior(h, embedding), -1)
     z = tf.one_hot(best, self._classes, dtype=h.dtype)
@@ -123,19 +123,19 @@ class RSSM(Trained):
 
   def observe(self, embeddings: tf.Tensor, actions: tf.Tensor, is_first: tf.Tensor,
               uniform: tf.Tensor) -> Observed:
-    """The states after n sequences of t observations, each of which begins without a past.
+    """Infers the states of n sequences of t observations, starting from zero states.
 
     Args:
       embeddings: `[n, t, e]`, of the observations.
       actions: `[n, t, a]`, before each observation.
-      is_first: bool `[n, t]`, whether an episode begins there, which forgets the past.
+      is_first: bool `[n, t]`, whether an episode begins there, which resets the state.
       uniform: `[n, t, l]`, in [0, 1), for the draws.
     """
     n, t = actions.shape[:2]
     state = tf.zeros([n, self.size], actions.dtype)
     states, posteriors = [], []
     for i in range(t):
-      # The first observation of a sequence has no past, either.
+      # The first observation of a sequence also starts from zeros.
       kept = tf.cast(~is_first[:, i, tf.newaxis], state.dtype) * float(i > 0)
       h = self.recur(kept * state, kept * actions[:, i])
       posterior = self.posterior(h, embeddings[:, i])
@@ -148,5 +148,5 @@ class RSSM(Trained):
 
 
 def divergence(p: tf.Tensor, q: tf.Tensor) -> tf.Tensor:
-  """KL(p, q) in nats, summed over the latents: log probabilities `[..., l, k] -> [...]`."""
+  """Returns KL(p, q) in nats, summed over latents: log probabilities `[..., l, k] -> [...]`."""
   return tf.reduce_sum(tf.exp(p) * (p - q), [-2, -1])

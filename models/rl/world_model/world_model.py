@@ -1,6 +1,6 @@
-"""A model of an environment: what it makes of sequences, how it learns, and how it imagines.
+"""A learned model of an environment: its networks, its loss, and imagined sequences.
 
-Hafner et al. 2023 (arXiv:2301.04104), for observations that are vectors.
+Hafner et al. 2023 (arXiv:2301.04104), for vector observations.
 """
 
 from collections.abc import Callable
@@ -21,29 +21,29 @@ import tensorflow as tf
 class Dream(NamedTuple):
   """n imagined sequences of t steps from given states."""
 
-  state: tf.Tensor  # [n, t + 1, size], the first ones are the given ones.
+  state: tf.Tensor  # [n, t + 1, size], beginning with the given states.
   action: tf.Tensor  # [n, t, a], at the first t of these states.
   reward: tf.Tensor  # [n, t], for each action.
-  continues: tf.Tensor  # [n, t], the probability that the episode goes on after each action.
+  continues: tf.Tensor  # [n, t], the probability that the episode continues after each action.
 
 
 @gin.configurable(denylist=["observation_shape", "action_size"])
 class WorldModel(Trained):
-  """Encoder, recurrent state-space model, decoder, and heads for rewards and for ends of episodes.
+  """Encoder, recurrent state-space model, decoder, and heads for rewards and episode ends.
 
   Args:
     observation_shape: shape of one observation, a vector.
     action_size: length of an action.
     embedding: length of an encoded observation.
-    dynamics_weight: weight of the divergence that moves the prior to the posterior.
-    representation_weight: weight of the divergence that moves the posterior to the prior.
-    free_nats: divergences below that count as that, and have no gradient.
+    dynamics_weight: weight of the divergence that moves the prior toward the posterior.
+    representation_weight: weight of the divergence that moves the posterior toward the prior.
+    free_nats: smaller divergences count as this value, and have no gradient.
 
   Attributes:
     rssm: the `RSSM`.
 
   Raises:
-    UsageError: an observation is no vector.
+    UsageError: an observation is not a vector.
   """
 
   def __init__(self, observation_shape: tuple[int, ...], action_size: int, embedding: int = 64,
@@ -59,12 +59,12 @@ class WorldModel(Trained):
     self.encoder = NormalizedMLP(size, embedding)
     self.rssm = RSSM(embedding, action_size)
     self.decoder = NormalizedMLP(self.rssm.size, size)
-    # First predictions of exactly 0 spare the critic rewards that are not there.
+    # Initial predictions of exactly 0 do not teach the critic nonexistent rewards.
     self.reward = NormalizedMLP(self.rssm.size, self._rewards.outputs, 0.0)
     self.continues = NormalizedMLP(self.rssm.size, 1)
 
   def recognize(self, state: tf.Tensor, action: tf.Tensor, observations: tf.Tensor) -> tf.Tensor:
-    """The state after an action and an observation: `[n, size], [n, a], [n, c] -> [n, size]`."""
+    """Infers the state after action and observation: `[n, size], [n, a], [n, c] -> [n, size]`."""
     return self.rssm.recognize(state, action, self._encoded(observations))
 
   def _encoded(self, observations: tf.Tensor) -> tf.Tensor:
@@ -72,11 +72,11 @@ class WorldModel(Trained):
 
   def loss(self, batch: Sequences, uniform: tf.Tensor
            ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-    """The loss [], the states after each observation `[n, t, size]`, and its terms, [] each.
+    """Returns the loss [], states after each observation `[n, t, size]`, and loss terms, [] each.
 
-    The terms are means over all observations: `reconstruction`, squared errors in symlog space;
-    `reward` and `continues`, negative log likelihoods; and `divergence`, of the posterior from the
-    prior, in nats.
+    The terms are means over all observations: `loss/reconstruction`, squared errors in symlog
+    space; `loss/reward` and `loss/continues`, negative log likelihoods; and `divergence`, of the
+    posterior from the prior, in nats.
 
     Args:
       batch: n sequences.
@@ -87,10 +87,10 @@ class WorldModel(Trained):
     decoded, logit = self.decoder(found.state), self.continues(found.state)[..., 0]
     continues = tf.cast(~batch.terminated, logit.dtype)
     terms = {
-        "reconstruction": tf.reduce_sum(
+        "loss/reconstruction": tf.reduce_sum(
             tf.square(decoded - symlog(batch.observation)), -1),
-        "reward": self._rewards.losses(batch.reward, self.reward(found.state)),
-        "continues": tf.nn.sigmoid_cross_entropy_with_logits(continues, logit)}
+        "loss/reward": self._rewards.losses(batch.reward, self.reward(found.state)),
+        "loss/continues": tf.nn.sigmoid_cross_entropy_with_logits(continues, logit)}
     fixed = tf.stop_gradient(found.posterior), tf.stop_gradient(found.prior)
     divergences = divergence(fixed[0], found.prior), divergence(found.posterior, fixed[1])
     losses = sum(terms.values()) + sum(
@@ -102,7 +102,7 @@ class WorldModel(Trained):
 
   def imagine(self, state: tf.Tensor, act: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
               noise: tf.Tensor, uniform: tf.Tensor) -> Dream:
-    """Imagines what follows.
+    """Imagines sequences.
 
     Args:
       state: `[n, size]`.

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool = False
           ) -> tf.Tensor:
-  """Moves each image by whole pixels, down and to the right: `[n, h, w, c] -> [n, h, w, c]`.
+  """Shifts each image by whole pixels, down and to the right: `[n, h, w, c] -> [n, h, w, c]`.
 
-  It multiplies floats with permutations, whose gradients are as fast and deterministic on any
-  device. Rows and columns are int32 [n]. `reflect` fills the border with the reflected image, else
-  with zeros.
+  It multiplies floats by permutation matrices, whose gradients are equally fast, and deterministic
+  on any device. Rows and columns are int32 [n]. `reflect` fills the border with the reflected
+  image, instead of zeros.
   """
   _, h, w, _ = images.shape
   down = _taken(h, rows, reflect, images.dtype)
@@ -21,15 +21,15 @@ def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool 
 
 
 def _taken(size: int, offsets: tf.Tensor, reflect: bool, dtype: tf.DType) -> tf.Tensor:
-  """`[n, size, size]`: a one where output i takes input j, which is i - offset."""
+  """Returns matrices `[n, size, size]` with a one where output i takes input j = i - offset."""
   source = tf.range(size) - offsets[:, tf.newaxis]
   if reflect:
     source = reflected(source, size)
-  return tf.one_hot(source, size, dtype=dtype)  # No ones for a source outside of the image.
+  return tf.one_hot(source, size, dtype=dtype)  # Zeros for sources outside of the image.
 
 
 def reflected(positions: tf.Tensor, size: int) -> tf.Tensor:
-  """Positions within `[0, size - 1]`, as in an image that is mirrored at its outer pixels."""
+  """Reflects positions into `[0, size - 1]`, at an image's outer pixels."""
   period = 2 * (size - 1)
   within = positions % period
   return tf.minimum(within, period - within)
@@ -37,10 +37,10 @@ def reflected(positions: tf.Tensor, size: int) -> tf.Tensor:
 
 @gin.configurable
 class FlipAndShift:
-  """Half of the images are mirrored, and all shifted by up to an eighth of their size.
+  """Augmentation that flips half of the images, and shifts all by up to an eighth of their size.
 
-  The border is filled by reflection. It is the augmentation of Zhang et al. 2020
-  (arXiv:1910.12027), section 3.1: `[n, h, w, c] -> [n, h, w, c]`.
+  The border is filled by reflection, as in Zhang et al. 2020 (arXiv:1910.12027), section 3.1:
+  `[n, h, w, c] -> [n, h, w, c]`.
   """
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:

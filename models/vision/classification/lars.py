@@ -1,4 +1,4 @@
-"""LARS: a learning rate for each layer, for batches of thousands of images."""
+"""LARS: layer-wise learning rates, for batches of thousands of images."""
 
 from replicator.step.optimizers.schedules import Number
 
@@ -11,23 +11,24 @@ import tensorflow as tf
 class LARS(keras.optimizers.SGD):
   """SGD with momentum and layer-wise adaptive rates (You et al. 2017, arXiv:1708.03888).
 
-  The gradient g of each kernel w becomes, before the momentum,
+  The gradient g of each kernel w becomes, before momentum,
 
       trust |w| / (|g| + weight_decay |w|) (g + weight_decay w)
 
-  so that a step moves every layer by about the same share of its norm. Vectors, which are the
-  biases and the scales and offsets of normalizations, are updated as by SGD, and do not decay.
+  so that a step changes every layer by about the same fraction of its norm. Vectors (biases, and
+  scales and offsets of normalizations) are updated by plain SGD, and do not decay.
 
   Args:
     learning_rate: a number or a schedule; 10 and above, since the gradients become small.
-    momentum: the share of the last change that is added to the next.
-    weight_decay: the factor of w in the gradient. Leave out every other weight decay.
-    trust: the share of a layer's norm by which a learning rate of 1 moves it, "eta" in the paper.
+    momentum: momentum of SGD.
+    weight_decay: the factor of w in the gradient. Do not use any other weight decay.
+    trust: the fraction of its norm by which a learning rate of 1 changes a layer; "eta" in the
+      paper.
   """
 
   def __init__(self, learning_rate: Number, momentum: float = 0.9, weight_decay: float = 0.0,
                trust: float = 0.001, name: str = "lars"):
-    # Not Keras' own weight decay, which would not be in the gradient.
+    # Not Keras' own weight decay, which is not part of the gradient.
     super().__init__(learning_rate, momentum=momentum, name=name)
     self.gradient_decay = weight_decay
     self.trust = trust

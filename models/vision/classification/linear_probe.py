@@ -1,11 +1,11 @@
-"""The linear probe: how well a linear classifier reads the classes from features."""
+"""The linear probe: the accuracy of a linear classifier on features."""
 
 import numpy as np
 
 
 def linear_probe(features: np.ndarray, labels: np.ndarray, held_out_features: np.ndarray,
                  held_out_labels: np.ndarray) -> float:
-  """The accuracy of a logistic regression on held-out examples; NaN if a feature is not finite.
+  """Returns a logistic regression's accuracy on held-out examples; NaN if features are not finite.
 
   Features are floats `[n, d]`, and labels integers `[n]`. Each feature is standardized by the mean
   and the standard deviation of the training examples. scikit-learn's `LogisticRegression` with its

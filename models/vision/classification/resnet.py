@@ -1,15 +1,15 @@
-"""Residual networks that classify images: ResNet-18 to 152, and those of CIFAR-10.
+"""Residual networks that classify images: ResNet-18 to 152, and those for CIFAR-10.
 
 He et al. 2015 (arXiv:1512.03385). ResNet-18 and 34 have blocks of two 3x3 convolutions. ResNet-50,
 101 and 152 have bottlenecks of a 1x1, a 3x3 and a 1x1 convolution, with the stride in the 3x3: this
-is "v1.5", with the same logits as torchvision's networks of the same weights. ResNet-20, 32, 44, 56
-and 110 are those of section 4.2, for images of 32 pixels, whose shortcuts have no parameters.
+is "v1.5", with the same logits as torchvision's networks for the same weights. ResNet-20, 32, 44,
+56 and 110 are those of section 4.2, for images of 32 pixels, with parameter-free shortcuts.
 
-The normalization is over the examples of all replicas, so that the training is the same on any
-number of them. Initial convolutions are normal with the variance 2 / fan_out (He et al. 2015,
-arXiv:1502.01852). As in Goyal et al. 2017 (arXiv:1706.02677), section 5.1, the last layer begins
-with the standard deviation 0.01, and the last normalization of each block with gamma = 0; in the
-networks of CIFAR-10 it begins with 1.
+Normalization is over the examples of all replicas, so that training is the same on any number of
+them. Convolutions are initially normal with variance 2 / fan_out (He et al. 2015,
+arXiv:1502.01852). As in Goyal et al. 2017 (arXiv:1706.02677), section 5.1, the last layer starts
+with a standard deviation of 0.01, and the last normalization of each block with gamma = 0, except
+in the networks for CIFAR-10, where gamma starts at 1.
 """
 
 from typing import NamedTuple
@@ -23,14 +23,14 @@ import tensorflow as tf
 
 
 class ResNetDescription(NamedTuple):
-  """The differences between residual networks."""
+  """The properties in which residual networks differ."""
 
   blocks: tuple[int, ...]  # In each stage; all stages but the first halve the size.
   # Whether a block has three convolutions, with four times the channels at its end.
   bottleneck: bool = False
-  # Whether it is for images of 32 pixels: with 16 channels in the first stage in place of 64, and
-  # with shortcuts to another shape that take every second pixel and add channels of zeros, in
-  # place of a 1x1 convolution.
+  # Whether it is for images of 32 pixels: with 16 instead of 64 channels in the first stage, and
+  # with shortcuts that take every second pixel and add channels of zeros if shapes differ, instead
+  # of a 1x1 convolution.
   for_cifar: bool = False
 
 
@@ -43,33 +43,33 @@ ARCHITECTURES = {
     152: ResNetDescription((3, 8, 36, 3), bottleneck=True),
     **{6 * n + 2: ResNetDescription((n, n, n), for_cifar=True) for n in (3, 5, 7, 9, 18)},
 }
-"""The descriptions by their depth, the number of layers with weights on the longest path."""
+"""The descriptions by depth, the number of layers with weights on the longest path."""
 
 
 @gin.configurable(denylist=["num_classes", "channels"])
 class ResNet(keras.Model):
-  """Classifies images: `[n, h, w, channels] -> [n, num_classes]`, the logits of the classes.
+  """An image classifier: `[n, h, w, channels] -> [n, num_classes]`, the logits of the classes.
 
-  From the average over all positions on it computes in float32 (float64 under its policy), even if
-  the blocks have a lower precision.
+  From the average over positions on, it computes in float32 (float64 under its policy), even if the
+  blocks have a lower precision.
 
   Args:
     num_classes: the number of classes.
     channels: 1 for gray, 3 for color images.
     depth: 18, 34, 50, 101 or 152; for images of 32 pixels 20, 32, 44, 56 or 110.
-    stem: 'large' for a 7x7 convolution and a maximum, which make the image a quarter as wide;
-      'small' for a 3x3 convolution, which keeps its size; None for that of the paper.
-    width: multiplies the channels of all layers.
+    stem: 'large' for a 7x7 convolution and max pooling, which reduce the size to a quarter; 'small'
+      for a 3x3 convolution, which keeps the size; None for that of the paper.
+    width_multiplier: multiplies the channels of all layers of the published network.
 
   Attributes:
     num_features: the number of channels after the last stage.
 
   Raises:
-    UsageError: the depth or the stem is unknown, or the width leaves no channel.
+    UsageError: the depth or the stem is unknown, or `width_multiplier` leaves no channel.
   """
 
   def __init__(self, num_classes: int, channels: int = 3, depth: int = 50,
-               stem: str | None = None, width: float = 1.0):
+               stem: str | None = None, width_multiplier: float = 1.0):
     super().__init__(autocast=False)
     if depth not in ARCHITECTURES:
       raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
@@ -79,10 +79,10 @@ class ResNet(keras.Model):
                        f"one of: {', '.join(STEMS)}")
     blocks, bottleneck, for_cifar = ARCHITECTURES[depth]
     base = 16 if for_cifar else 64
-    first = round(base * width)
+    first = round(base * width_multiplier)
     if first < 1:
-      raise UsageError(f"ResNet.width = {width!r} leaves layers of {base} channels with none: "
-                       f"write at least {1 / base}")
+      raise UsageError(f"ResNet.width_multiplier = {width_multiplier!r} leaves layers of {base} "
+                       f"channels with none: write at least {1 / base}")
     self.is_large = stem == "large" if stem else not for_cifar
     self.stem = ConvNorm(first, 7, stride=2) if self.is_large else ConvNorm(first, 3)
     self.blocks = [
@@ -101,14 +101,14 @@ class ResNet(keras.Model):
     self.built = True
 
   def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Logits `[n, num_classes]` of images `[n, h, w, channels]` of any size."""
+    """Returns logits `[n, num_classes]` of images `[n, h, w, channels]` of any size."""
     return self.linear(self.features(images, training))
 
   def features(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-    """Features `[n, num_features]`, what the last layer classifies; see `call`."""
+    """Returns features `[n, num_features]`, the inputs of the last layer; see `call`."""
     x = tf.nn.relu(self.stem(images, training=training))
     if self.is_large:
-      # No ReLU is below the zeros around the image.
+      # Zero padding does not affect the maximum, because ReLUs are nonnegative.
       x = tf.nn.max_pool2d(_padded(x, 1), 3, 2, "VALID")
     for block in self.blocks:
       x = block(x, training=training)
@@ -119,11 +119,11 @@ class Block(keras.layers.Layer):
   """A residual block, `relu(x + f(x))`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
 
   Args:
-    channels: those of its 3x3 convolutions.
+    channels: channels of its 3x3 convolutions.
     stride: 1, or 2 to halve the size.
     bottleneck: whether f has three convolutions, and `filters` is `4 channels`; else `channels`.
-    projected: whether a shortcut to another shape is a 1x1 convolution, see `ResNetDescription`.
-      Then gamma is 0 in the beginning, so that f is, too.
+    projected: whether a shortcut is a 1x1 convolution if shapes differ, see `ResNetDescription`.
+      Then gamma is initially 0, and so is f.
   """
 
   def __init__(self, channels: int, stride: int, bottleneck: bool, projected: bool):
@@ -165,9 +165,10 @@ class ConvNorm(keras.layers.Layer):
   """A convolution and a `GlobalBatchNorm`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
 
   It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
-  would pad the right side more than the left. A 1x1 kernel gets the pixels that it is for, since
-  the gradient of one with a stride is unsafe on CPUs: see `replicator.strategies.tracing.graphs`.
-  The `size` of a kernel is odd; `gamma` is the initializer of the scale of the normalization.
+  would pad the right side more than the left. For a 1x1 kernel, pixels are subsampled before,
+  because the gradient of a 1x1 convolution with a stride is unsafe on CPUs: see
+  `replicator.strategies.tracing.graphs`. The `size` of a kernel is odd; `gamma` is the initializer
+  of the normalization's scale.
   """
 
   def __init__(self, filters: int, size: int, stride: int = 1, gamma: str = "ones"):

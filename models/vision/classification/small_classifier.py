@@ -2,7 +2,7 @@
 
     python -m models.vision.classification.small_classifier
 
-trains that of the digits again, which comes with this package.
+retrains the classifier of the digits, which comes with this package.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ NUM_FEATURES = 64
 _FILE = "classifier.npz"
 _OF_DIGITS = Path(__file__).with_name("digits_classifier.npz")
 _SEED = 0
-_MAX_EXAMPLES = 10_000  # A fifth of them is held out. Limits memory and time on big sources.
+_MAX_EXAMPLES = 10_000  # Including held-out ones, a fifth. Limits memory and time on big sources.
 _EPOCHS = 25
 _MAX_STEPS = 1000
 _BATCH_SIZE = 64
@@ -51,12 +51,12 @@ class Classifier:
 
 
 def load_or_train(source: ImageSource, folder: str | os.PathLike) -> Classifier:
-  """Loads the classifier of `source` from `folder`, or makes it and saves it there.
+  """Loads the classifier of `source` from `folder`, or trains and saves it there.
 
-  That of `Digits` comes with this package: runs on digits start without training it, and their
-  distances can be compared between machines, whose rounding would give each another one. All others
-  are trained; see `train`. A saved classifier of a different kind of source (shape, number of
-  classes, size) is replaced.
+  The classifier of `Digits` comes with this package: runs on digits start without training it, and
+  their distances can be compared between machines, where a trained one would differ by rounding.
+  All others are trained; see `train`. A saved classifier of a different kind of source (shape,
+  number of classes, size) is replaced.
 
   Raises:
     UsageError: see `train`.
@@ -75,7 +75,7 @@ def load(folder: str | os.PathLike) -> Classifier:
   """Loads the classifier that `load_or_train` saved in `folder`, without its source.
 
   Raises:
-    UsageError: there is none.
+    UsageError: there is no saved classifier.
   """
   file = Path(folder) / _FILE
   if file.exists() and (classifier := _load(file)):
@@ -89,11 +89,10 @@ def train(source: ImageSource) -> Classifier:
   At most 10,000 images are used, chosen by a fixed permutation: 80 % for training and the rest to
   measure the accuracy. Everything is float32 under any Keras dtype policy. The result depends only
   on the source, and no global random state is read or changed. Call this outside any distribution
-  scope, because the classifier is not part of the training.
+  scope, because the classifier is not part of the trained model.
 
   Raises:
-    UsageError: the source has one class: there is nothing to learn, and features of initial weights
-      would measure nothing.
+    UsageError: the source has only one class, so there is nothing to learn.
     ValueError: the source has fewer than two images.
   """
   if source.size < 2:
@@ -111,10 +110,10 @@ def train(source: ImageSource) -> Classifier:
 
 
 def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-  """The network: float32 [n, h, w, c] in [-1, 1] -> features [n, 64], logits [n, num_classes].
+  """Makes the network: float32 [n, h, w, c] in [-1, 1] -> features [n, 64], logits [n, classes].
 
-  Every layer and initializer has an explicit name, dtype and seed. Keras takes missing ones from
-  global state, which would change the training around this.
+  Every layer and initializer has an explicit name, dtype and seed. Keras would take missing ones
+  from global state, which would affect the training run.
   """
   if num_classes < 2:
     raise UsageError("data of one class: a classifier learns no features from it; write "
@@ -163,7 +162,7 @@ def _fit(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> None:
 
 
 def _predict(model: keras.Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Features [n, 64] and logits [n, classes] of images uint8 [n, h, w, c], 256 at a time."""
+  """Computes features [n, 64] and logits [n, classes] of uint8 [n, h, w, c], 256 at a time."""
   outputs = [_forward(model, tf.constant(images[i:i + 256])) for i in range(0, len(images), 256)]
   features, logits = zip(*outputs, strict=True)
   return tf.concat(features, 0).numpy(), tf.concat(logits, 0).numpy()
@@ -176,7 +175,7 @@ def _forward(model: keras.Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _load(file: Path, source: ImageSource | None = None) -> Classifier | None:
-  """The classifier in a file; None if it is not one of a source like this."""
+  """Loads the classifier in a file; None if it is for a different kind of source."""
   with np.load(file) as saved:
     description = json.loads(str(saved["description"]))
     kind = description["source"]

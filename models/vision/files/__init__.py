@@ -1,1 +1,1 @@
-"""Sources that read images which a user brings: folders, archives, arrays and data sets."""
+"""Sources of the user's own images: folders, archives, arrays and library data sets."""

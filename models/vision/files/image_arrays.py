@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from models.vision.images import labels as labels_lib
-from models.vision.images.image_source import drawn_by_numpy, hashed
+from models.vision.images.image_source import Labeled, drawn_by_numpy, hashed
 from replicator import UsageError
 from replicator.errors import first_line
 
@@ -14,16 +14,18 @@ import tensorflow as tf
 
 
 @gin.configurable
-class ImageArrays:
+class ImageArrays(Labeled):
   """Images of a NumPy archive, or of a folder of `.npy` files: an `ImageSource`.
 
   The images are an array uint8 [n, h, w, c], c = 1 or 3, or [n, h, w] of gray ones; the labels are
-  integers [n] from 0 on. An archive, which `numpy.savez(path, images=images, labels=labels)`
-  writes, is read into memory. The files of a folder are mapped into memory: what is drawn is read
-  from the disk, and may be larger than memory. To unpack an archive makes such a folder.
+  integers [n] from 0 on, or class names. An archive, as written by `numpy.savez(path,
+  images=images, labels=labels)`, is read into memory. The files of a folder are memory-mapped:
+  images are read from disk when drawn, so the data may be larger than memory. Unpacking an archive
+  makes such a folder.
   """
 
   batched = True
+  labels: np.ndarray
 
   def __init__(self, path: str, images: str = "images", labels: str | None = "labels") -> None:
     """Opens the arrays.
@@ -35,7 +37,7 @@ class ImageArrays:
 
     Raises:
       UsageError: there is no such file or array, it is truncated, or it does not have the shape or
-        the type of images or labels. `load` raises one if the file changed since.
+        dtype of images or labels. `load` also raises one if the file has changed.
     """
     self._path = str(path)
     self._file = Path(path).expanduser()
@@ -45,24 +47,22 @@ class ImageArrays:
     self._written = _written(self._file)
     self.size, *shape = self._images.shape
     self.image_shape = tuple(shape)
-    self._labels, self.class_names = (labels_lib.of_one(self.size) if labels is None
-                                      else self._checked_labels(labels))
-    self.num_classes = len(self.class_names)
-    labels_lib.report_empty(self._labels, self.class_names, f"ImageArrays: {self._path}")
+    self.labels, self.class_names = (labels_lib.of_one(self.size) if labels is None
+                                     else self._checked_labels(labels))
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
+    """Loads examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label"}`."""
     return drawn_by_numpy(self._draw, [index], self.image_shape)
 
   def digest(self) -> str:
-    """A digest of the labels and of the shape of the images; see `ExampleSource`."""
-    return hashed(np.asarray(self._labels, np.int32), np.array(self._images.shape, np.int64))
+    """Returns a digest of the labels and of the shape of the images; see `ExampleSource`."""
+    return hashed(np.asarray(self.labels, np.int32), np.array(self._images.shape, np.int64))
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if _written(self._file) != self._written:  # To read what a file lacks would end the process.
+    if _written(self._file) != self._written:  # Reading past a file's end would kill the process.
       raise UsageError(f"{self._file}: changed since it was opened, so its images may no longer be "
                        "those of the labels; start again, and leave it as it is meanwhile")
-    return np.ascontiguousarray(self._images[index]), self._labels[index]
+    return np.ascontiguousarray(self._images[index]), self.labels[index]
 
   def _checked_images(self, name: str) -> np.ndarray:
     images = self._read("images", name)
@@ -74,13 +74,13 @@ class ImageArrays:
 
   def _checked_labels(self, name: str) -> labels_lib.Labels:
     labels, setting = self._read("labels", name), f"ImageArrays.labels = {name!r}"
-    if labels.dtype.kind not in "iu" or labels.shape != (self.size,):
+    if labels.shape != (self.size,):
       raise UsageError(f"{setting}: is {labels.dtype} {list(labels.shape)} in {self._path}; labels "
-                       f"of these images are integers [{self.size}]")
-    return labels_lib.from_numbers(labels, setting)
+                       f"of these images are integers or names of classes, [{self.size}]")
+    return labels_lib.from_values(labels, f"{setting} in {self._path}")
 
   def _read(self, parameter: str, name: str) -> np.ndarray:
-    """An array of the archive, or of the folder, mapped into memory."""
+    """Reads an array of the archive, or memory-maps one of the folder."""
     file = Path(self._path).expanduser()
     if not file.exists():
       raise UsageError(f"ImageArrays.path = {self._path!r}: no such file; write an .npz file, or a "
@@ -105,7 +105,7 @@ class ImageArrays:
 
 
 def _written(file: Path) -> tuple[int, int] | None:
-  """The size of a file, and when it was written; None if it is gone."""
+  """Returns the size and modification time of a file; None if it is gone."""
   try:
     found = os.stat(file)
   except OSError:

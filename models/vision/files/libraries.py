@@ -1,5 +1,8 @@
-"""Data sets of TensorFlow Datasets and of Hugging Face, which both read an example at any index."""
+"""Data sets of TensorFlow Datasets and Hugging Face, with random access to examples."""
 
+import functools
+import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +13,36 @@ from replicator import UsageError
 from replicator.errors import first_line
 
 import gin
-import numpy as np
 
 
 @gin.configurable
 class TFDS(DecodedImages):
   """Images of a data set of TensorFlow Datasets: an `ImageSource` of [r, r, 3].
 
-  It must be on this machine, in a format with random access, such as `tfds build NAME
-  --file_format=array_record` writes; nothing is downloaded. Its labels are read once at the start.
+  It must be on this machine, in a format with random access, as written by `tfds build NAME
+  --file_format=array_record`; nothing is downloaded. Its labels are read once at the start.
   """
 
   def __init__(self, name: str, resolution: int, split: str = "train",
-               data_dir: str | None = None, image: str = "image", label: str = "label",
+               data_dir: str | None = None, image: str = "image", label: str | None = "label",
                on_error: str = "raise", memory_limit: int = MEMORY_LIMIT) -> None:
     """Opens the data set.
 
     Args:
-      name: of the data set, such as `cifar10` or `imagenet2012`, with a config and version if need
-        be: `name/config:1.0.0`.
+      name: name of the data set, such as `cifar10` or `imagenet2012`, with a config and version if
+        needed: `name/config:1.0.0`.
       resolution: height and width of the examples, in pixels.
-      split: a part of it, such as `train` or `train[:80%]`.
-      data_dir: where data sets are; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
-      image: the name of the feature that is the image.
-      label: that of its class.
-      on_error: as that of `ImageFolder`.
-      memory_limit: as that of `ImageFolder`.
+      split: its split, such as `train` or `train[:80%]`.
+      data_dir: the folder of data sets; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+      image: the name of the image feature.
+      label: the name of the class feature, of numbers, strings or booleans; for a nested feature,
+        `attributes/Smiling`; None for images of one class.
+      on_error: see `ImageFolder`.
+      memory_limit: see `ImageFolder`.
 
     Raises:
       UsageError: TensorFlow Datasets is not installed, the data set is not on this machine or has
-        no random access, it has no such feature, or an image cannot be decoded.
+        no random access, it lacks a feature, or an image cannot be decoded.
     """
     super().__init__(PreparedImages(name, split, data_dir, image, label), resolution, on_error,
                      memory_limit)
@@ -49,8 +52,8 @@ class PreparedImages(EncodedImages):
   """The images of a data set, as `EncodedImages`; the arguments are those of `TFDS`."""
 
   def __init__(self, name: str, split: str = "train", data_dir: str | None = None,
-               image: str = "image", label: str = "label") -> None:
-    """Opens the data set, and reads its labels; raises a UsageError as `TFDS` says."""
+               image: str = "image", label: str | None = "label") -> None:
+    """Opens the data set, and reads its labels; raises the UsageErrors of `TFDS`."""
     try:
       import tensorflow_datasets as tfds  # It takes seconds.
     except ImportError as error:
@@ -64,20 +67,54 @@ class PreparedImages(EncodedImages):
       raise UsageError(f"TFDS.name = {name!r}: cannot be opened ({first_line(error)[:200]}); "
                        f"prepare it with: tfds build {name} --file_format=array_record") from error
     features = builder.info.features
-    _check_names("TFDS", "feature", name, sorted(features), image=image, label=label)
+    _check_names("TFDS", "feature", name, sorted(features), image=image)
     self._files = list(map(str, builder.info.splits[split].filepaths))
-    labels = np.array(list(map_in_threads(lambda i: self._data[i][label],
-                                          range(len(self._data)))))
-    self.labels, self.class_names = labels_lib.from_numbers(
-        labels, f"TFDS.label = {label!r}", getattr(features[label], "names", None))
+    if label is None:
+      self.labels, self.class_names = labels_lib.of_one(len(self._data))
+      return
+    place = label.split("/")
+    feature = _class_feature(features, place, name, tfds.features.FeaturesDict)
+    values = map_in_threads(lambda i: functools.reduce(operator.getitem, place, self._data[i]),
+                            range(len(self._data)))
+    self.labels, self.class_names = labels_lib.from_values(
+        labels_lib.in_array(values), f"TFDS.label = {label!r} of {name}",
+        getattr(feature, "names", None))
 
   def name(self, index: int) -> str:
-    """The data set, its split, and the number of the example."""
+    """Returns the data set, its split, and the number of the example."""
     return f"{self.path}: example {index} of {self._split}"
 
   def read(self, index: int) -> bytes:
-    """The encoded image."""
+    """Returns the encoded image."""
     return bytes(self._data[index][self._image])
+
+
+def _class_feature(features: Any, place: Sequence[str], name: str, group: Any) -> Any:
+  """Returns the feature at a path, such as `attributes`, `Smiling`, with one value per example.
+
+  Raises a UsageError that lists the available features if there is none. A `group` contains
+  features.
+  """
+  found, setting = features, f"TFDS.label = {'/'.join(place)!r}"
+  for depth, part in enumerate(place):
+    if not isinstance(found, group) or part not in list(found):
+      raise UsageError(f"{setting}: no such feature in {name}; it has: "
+                       f"{', '.join(_in(features, place[:depth]))}")
+    found = found[part]
+  if isinstance(found, group):
+    inside = _in(features, place)
+    raise UsageError(f"{setting}: has several features in {name}; write one of: "
+                     f"{', '.join(inside)}")
+  if found.shape != ():
+    raise UsageError(f"{setting}: is no class in {name}, but has the shape {found.shape}; write "
+                     f"one of: {', '.join(_in(features, place[:-1]))}")
+  return found
+
+
+def _in(features: Any, place: Sequence[str]) -> list[str]:
+  """Returns the full names of the features below a path."""
+  inside = functools.reduce(operator.getitem, place, features)
+  return ["/".join([*place, name]) for name in sorted(inside)]
 
 
 @gin.configurable
@@ -85,19 +122,20 @@ class HuggingFace(DecodedImages):
   """Images of a data set of Hugging Face: an `ImageSource` of [r, r, 3]."""
 
   def __init__(self, path: str, resolution: int, split: str = "train", image: str = "image",
-               label: str = "label", on_error: str = "raise",
+               label: str | None = "label", on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT) -> None:
     """Opens the data set.
 
     Args:
-      path: a folder that `save_to_disk` wrote; or what `datasets.load_dataset` takes, such as a
+      path: a folder written by `save_to_disk`; or an argument of `datasets.load_dataset`, such as a
         name on the Hub, which it downloads once.
       resolution: height and width of the examples, in pixels.
-      split: a part of it, such as `train`.
-      image: the name of the column of images.
-      label: that of their classes.
-      on_error: as that of `ImageFolder`.
-      memory_limit: as that of `ImageFolder`.
+      split: its split, such as `train`.
+      image: the name of the image column.
+      label: the name of the class column, of numbers, strings or booleans; None for images of one
+        class.
+      on_error: see `ImageFolder`.
+      memory_limit: see `ImageFolder`.
 
     Raises:
       UsageError: the package `datasets` is not installed, there is no such data set, split or
@@ -109,9 +147,9 @@ class HuggingFace(DecodedImages):
 class ArrowImages(EncodedImages):
   """The images of a data set, as `EncodedImages`; the arguments are those of `HuggingFace`."""
 
-  def __init__(self, path: str, split: str = "train", image: str = "image", label: str = "label"
-               ) -> None:
-    """Opens the data set, and reads its labels; raises a UsageError as `HuggingFace` says."""
+  def __init__(self, path: str, split: str = "train", image: str = "image",
+               label: str | None = "label") -> None:
+    """Opens the data set, and reads its labels; raises the UsageErrors of `HuggingFace`."""
     try:
       import datasets  # It takes seconds.
     except ImportError as error:
@@ -123,35 +161,34 @@ class ArrowImages(EncodedImages):
     _check_names("HuggingFace", "column", path, list(data.features), image=image, label=label)
     if not isinstance(data.features[image], datasets.Image):
       raise UsageError(f"HuggingFace.image = {image!r}: is no column of images in {path}")
-    setting = f"HuggingFace.label = {label!r}"
-    labels = np.asarray(data.with_format("numpy")[label][:])
-    if labels.dtype.kind not in "iu" or labels.ndim != 1 or not len(labels):
-      raise UsageError(f"{setting}: is no column of numbers of classes in {path}")
-    self.labels, self.class_names = labels_lib.from_numbers(
-        labels, setting, getattr(data.features[label], "names", None))
+    self.labels, self.class_names = labels_lib.of_one(len(data)) if label is None else (
+        labels_lib.from_values(labels_lib.in_array(data.select_columns([label])[label][:]),
+                               f"HuggingFace.label = {label!r} of {path}",
+                               getattr(data.features[label], "names", None)))
     self._data = data.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     self._files = [file["filename"] for file in data.cache_files]
 
   def name(self, index: int) -> str:
-    """The data set, its split, and the number of the row."""
+    """Returns the data set, its split, and the number of the row."""
     return f"{self.path}: row {index} of {self._split}"
 
   def read(self, index: int) -> bytes:
-    """The encoded image, which is in the row, or in a file that the row names."""
+    """Returns the encoded image, from the row or from the file that the row names."""
     found = self._data[index][self._image]
     return found["bytes"] or Path(found["path"]).read_bytes()
 
 
-def _check_names(owner: str, kind: str, path: str, known: list[str], **names: str) -> None:
+def _check_names(owner: str, kind: str, path: str, known: list[str], **names: str | None) -> None:
   """Raises a `UsageError` for the first name that the data set does not have."""
   for parameter, name in names.items():
-    if name not in known:
+    if name is not None and name not in known:
       raise UsageError(f"{owner}.{parameter} = {name!r}: no such {kind} in {path}; it has: "
-                       f"{', '.join(known)}")
+                       f"{', '.join(known)}" + (
+                           "; write None if images have no classes" * (parameter == "label")))
 
 
 def _opened(datasets: Any, path: str, split: str) -> Any:
-  """The rows of a split."""
+  """Returns the rows of a split."""
   place = Path(path).expanduser()
   try:
     if any((place / name).exists() for name in ("dataset_dict.json", "state.json")):

@@ -1,1 +1,1 @@
-"""Images by index: sources, decoding, labels, parts, grids and files of images."""
+"""Images by index: sources, decoding, labels, subsets, grids and image files."""

@@ -1,4 +1,4 @@
-"""Encoded images, such as the files of a folder, as a source: decoded as they are drawn."""
+"""Encoded images, such as files in a folder, as a source that decodes them when drawn."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from typing import Protocol
 
 from models.vision.images import labels as labels_lib
 from models.vision.images.decode import Original, Shape, View, decode, opened
-from models.vision.images.image_source import InMemoryImages, drawn_by_numpy, hashed
+from models.vision.images.image_source import InMemoryImages, Labeled, drawn_by_numpy, hashed
 from models.vision.images.thread_map import in_threads, map_in_threads
 from replicator import UsageError
 from replicator.errors import at_least_one, first_line
@@ -16,51 +16,52 @@ import tensorflow as tf
 from absl import logging
 
 MEMORY_LIMIT = 2 ** 31
-"""Bytes of decoded images that a source keeps at most, unless gin says otherwise."""
+"""Default maximum bytes of decoded images that a source keeps."""
 
 
 class EncodedImages(Protocol):
   """Numbered images, encoded as JPEG, PNG, ..., with a label each."""
 
-  path: str  # Where they are, as the user wrote it.
+  path: str  # Their location, as the user wrote it.
   labels: np.ndarray  # int [n], which index `class_names`.
   class_names: tuple[str, ...]  # One name per label, in label order.
-  # The side of all images, which are squares; None if they have their own sizes.
+  # The shape of all images, which are square; None if their sizes differ.
   image_shape: Shape | None = None
+  unlabeled: str = ""  # Why a list of labels was not used, if all are of one class.
   _files: Sequence[str] = ()
 
   def name(self, index: int) -> str:
-    """The image in words that lead a person to it, such as the path of its file."""
+    """Returns a description that lets a person find the image, such as its file's path."""
     ...
 
   def read(self, index: int) -> bytes:
-    """The content of its file; many threads may call it at once.
+    """Returns the content of its file; many threads may call it at once.
 
     Raises:
-      UsageError: the file that holds it is not the one that was opened; this ends the run.
-      Exception: this image cannot be read, which may be skipped.
+      UsageError: the file that contains it has changed since it was opened; this ends the run.
+      Exception: this image cannot be read, and may be skipped.
     """
     ...
 
   def files(self) -> Iterable[str]:
-    """The paths of the files that hold all images."""
+    """Returns the paths of the files that contain the images."""
     return self._files
 
   def facts(self) -> Sequence[np.ndarray]:
-    """Arrays [n] that tell the images from others, wherever they lie, without reading them."""
+    """Returns arrays [n] that identify the images, wherever they are, without reading them."""
     return ()
 
 
-class DecodedImages:
-  """An `ImageSource` of center squares [r, r, channels] of encoded images, which are `encoded`.
+class DecodedImages(Labeled):
+  """An `ImageSource` of center squares [r, r, channels] of the images `encoded`.
 
-  If all images fit into `memory_limit` bytes, a pool of threads decodes them at construction.
-  Otherwise each is decoded whenever it is drawn, and nothing is kept; what a run sees is the same.
+  If all images fit into `memory_limit` bytes, a thread pool decodes them at construction. Otherwise
+  each is decoded whenever it is drawn, and nothing is kept; a run sees the same examples.
 
   An image that cannot be decoded ends the run, or is skipped. Images in memory do not include
-  skipped ones. Where images are decoded as they are drawn, the next one that can be read takes the
-  place of a skipped one, so that step s still has the same examples on any number of workers. It is
-  of the same part, where a part is held out.
+  skipped ones. If images are decoded when drawn, a skipped one is replaced by the next readable
+  one, so that step s has the same examples on any number of workers. Replacements come from the
+  same side of a validation split.
   """
 
   batched = True
@@ -75,10 +76,10 @@ class DecodedImages:
       on_error: what to do with an image that cannot be decoded: 'raise' stops with its name,
         'skip' skips it, and logs how many were skipped.
       memory_limit: bytes of decoded images to keep; an image takes `channels * resolution**2`.
-      channels: 3, or 1 for the luminance.
+      channels: 3, or 1 for luminance.
 
     Raises:
-      UsageError: an argument has a wrong value, or an image cannot be decoded (or none can).
+      UsageError: an argument is invalid, or an image cannot be decoded (or none can).
     """
     self._owner = type(self).__name__
     if on_error not in ("raise", "skip"):
@@ -86,24 +87,22 @@ class DecodedImages:
     at_least_one(self._owner, resolution=resolution)
     self.size = len(encoded.labels)
     self.image_shape = (resolution, resolution, channels)
-    self.num_classes = len(encoded.class_names)
     self.class_names = encoded.class_names
     self.encoded = encoded
+    self.labels = np.asarray(encoded.labels, np.int32)
     self._skips = on_error == "skip"
     self._skipped: dict[int, str] = {}  # The reasons, by the number of the image.
-    self._apart: list[frozenset[int]] = []  # Sets of examples that are held out.
+    self._apart: list[frozenset[int]] = []  # Sets of held-out examples.
     self._lock = threading.Lock()
     self._numbers: Sequence[int] = range(self.size)  # The examples, as `encoded` counts them.
     self._kept = (self._decode_all() if self.size * np.prod(self.image_shape) <= memory_limit
                   else None)
     if self._kept:
-      self.size = self._kept.size
-    logging.info("%s found %d images of %d classes in %s", self._owner, self.size,
-                 self.num_classes, encoded.path)
+      self.size, self.labels = self._kept.size, self._kept.labels
     labels_lib.report_empty(encoded.labels, self.class_names, f"{self._owner}: {encoded.path}")
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., r, r, c], "label": ...}`."""
+    """Loads examples at int64 `index` [] or [n]: `{"image": uint8 [..., r, r, c], "label"}`."""
     if self._kept:
       return self._kept.load(index)
     return drawn_by_numpy(in_threads(
@@ -111,17 +110,17 @@ class DecodedImages:
         self.image_shape)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """Makes no other image take the place of one of these, if it cannot be read; nor vice versa."""
+    """Never replaces unreadable images at these indices by images elsewhere, or vice versa."""
     self._apart.append(frozenset(np.asarray(indices).tolist()))
 
   def digest(self) -> str:
-    """A digest of the labels, and of the `facts` that are known of the images."""
+    """Returns a digest of the labels, and of the `facts` about the images."""
     return hashed(np.asarray(self.encoded.labels, np.int32), *self.encoded.facts())
 
   def load_view(self, index: tf.Tensor, seed: tf.Tensor, view: View) -> dict[str, tf.Tensor]:
-    """The examples at `index`, as a view shows the whole images; in the form of `load`'s.
+    """Loads examples at `index` like `load`, but through a view of the whole images.
 
-    `seed` is what the view is called with, int64 [2] or [n, 2].
+    The view is called with `seed`, int64 [2] or [n, 2].
     """
     return drawn_by_numpy(in_threads(
         lambda index, seed: self._draw(index, lambda file: view(
@@ -130,7 +129,7 @@ class DecodedImages:
 
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
             ) -> tuple[np.ndarray, np.ndarray]:
-    """An image as `read` makes it of the file, or of the next that can be read, and its label."""
+    """Reads an image, or the next readable one, by `read`; returns it and its label."""
     part_of = lambda place: [place in each for each in self._apart]
     for further in range(self.size):
       place = (int(index) + further) % self.size
@@ -143,7 +142,7 @@ class DecodedImages:
     raise self._none_readable()
 
   def _image(self, i: int, read: Callable[[bytes], np.ndarray]) -> np.ndarray | None:
-    """An image of `encoded` as `read` makes it of the file; None if it is to be skipped."""
+    """Reads an image of `encoded` by `read`; returns None to skip it."""
     try:
       return read(self.encoded.read(i))
     except UsageError:

@@ -1,4 +1,4 @@
-"""Grids: one picture made of many images."""
+"""Grids: one picture composed of many images."""
 
 from models.vision.images.image_source import to_uint8
 
@@ -9,7 +9,7 @@ _TILE = 32  # The minimum height of a tile in pixels when no scale is given.
 
 
 def image_grid(images: np.ndarray, columns: int = 10, scale: int | None = None) -> np.ndarray:
-  """A grid of images with `columns` in a row, one pixel apart: [n, h, w, c] -> uint8 [H, W, 3].
+  """Draws a grid of images, `columns` per row, one pixel apart: [n, h, w, c] -> uint8 [H, W, 3].
 
   Args:
     images: an array or tensor, uint8 or floats in [-1, 1]; c is 1 (gray) or 3.
@@ -31,9 +31,9 @@ def image_grid(images: np.ndarray, columns: int = 10, scale: int | None = None) 
 
 def paired_grid(originals: np.ndarray, reconstructions: np.ndarray, columns: int = 5,
                 scale: int | None = None) -> np.ndarray:
-  """A grid of originals, each with its reconstruction on its right: two [n, h, w, c] -> [H, W, 3].
+  """Draws originals, each left of its reconstruction: two [n, h, w, c] -> uint8 [H, W, 3].
 
-  `columns` counts pairs. There is space between pairs, and none inside a pair. The result is uint8.
+  `columns` counts pairs. There is space between pairs, but not within a pair.
 
   Raises:
     ValueError: the shapes differ, or are not [n, h, w, 1 or 3].
@@ -49,7 +49,7 @@ def paired_grid(originals: np.ndarray, reconstructions: np.ndarray, columns: int
 
 
 def side_by_side(left: np.ndarray, right: np.ndarray, gap: int = 16) -> np.ndarray:
-  """Two pictures beside each other, tops aligned, `gap` white pixels apart: uint8 [H, W, 3]."""
+  """Puts two pictures side by side, tops aligned, `gap` white pixels apart: uint8 [H, W, 3]."""
   height = max(len(left), len(right))
   columns = [left, np.full([height, gap, 3], 255, np.uint8), right]
   return np.concatenate([
@@ -58,7 +58,7 @@ def side_by_side(left: np.ndarray, right: np.ndarray, gap: int = 16) -> np.ndarr
 
 
 def _tiles(images: np.ndarray, scale: int | None) -> np.ndarray:
-  """Enlarged RGB: [n, h, w, c] -> uint8 [n, h * scale, w * scale, 3]."""
+  """Enlarges images as RGB: [n, h, w, c] -> uint8 [n, h * scale, w * scale, 3]."""
   images = np.asarray(images)
   if images.ndim != 4 or not len(images) or images.shape[-1] not in (1, 3):
     raise ValueError(f"A grid needs images [n, h, w, 1 or 3], not {list(images.shape)}.")

@@ -1,29 +1,40 @@
-"""Image data sets and parts of them, and conversions between their bytes and network inputs."""
+"""Image data sets and subsets, and conversions between uint8 images and network inputs."""
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from models.vision.images.classes import Classes, unique
 from replicator import UsageError, batches
+from replicator.console.formatting import listed
 from replicator.training.inputs.inputs import digest_of, is_batched, variant
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 _BATCH = 256
-_SEED = 3  # Fixed, so that a resumed run, and another run, hold out the same images.
+_SEED = 3  # Fixed, so that all runs hold out the same images.
 
 
 class ImageSource(Protocol):
-  """Numbered, labeled images of one size: an example source for `replicator` input pipelines."""
+  """Numbered, labeled images of one size: an example source for `replicator` input pipelines.
+
+  A source that knows its `labels`, int32 `[size]`, without loading images is `Labeled`. Labels of
+  other sources are loaded with the images when needed.
+  """
 
   size: int  # The number of distinct examples.
   image_shape: tuple[int, int, int]  # Height, width and channels, 1 or 3, of every image.
-  num_classes: int  # The number of distinct labels.
   class_names: tuple[str, ...]  # One name per label, in label order.
 
+  @property
+  def num_classes(self) -> int:
+    """The number of distinct labels."""
+    ...
+
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
+    """Returns the example at int64 `index`: `{"image": uint8 [h, w, c], "label": int32 []}`.
 
     Pure TensorFlow with static shapes, because `tf.data.Dataset.map` traces it. A source that is
     `batched` also takes indices [n].
@@ -31,7 +42,40 @@ class ImageSource(Protocol):
     ...
 
 
-class InMemoryImages:
+def in_words(labels: np.ndarray | None, class_names: Sequence[str]) -> str:
+  """Describes the classes of labels int [n], and the smallest, for the first lines of a run."""
+  count = len(class_names)
+  text = f"{count:,} class{'es' * (count > 1)}: {listed(class_names)}"
+  if labels is None or count == 1:
+    return text
+  sizes = np.bincount(labels, minlength=count)
+  return f"{text}, the smallest {class_names[int(sizes.argmin())]} with {sizes.min():,}"
+
+
+class Labeled:
+  """The part of an `ImageSource` that knows the label of every example."""
+
+  labels: np.ndarray | None  # int32 [size], which index `class_names`; None if unknown.
+  class_names: tuple[str, ...]
+
+  @property
+  def num_classes(self) -> int:
+    """The number of distinct labels."""
+    return len(self.class_names)
+
+  def summary(self) -> dict[str, Any]:
+    """Returns class names and their numbers of examples, or None, for `run.json`."""
+    if self.labels is None:
+      return {"classes": dict.fromkeys(unique(self.class_names))}
+    found = Classes.of(self.labels, self.class_names)
+    return {"classes": dict(zip(found.names, found.counts, strict=True))}
+
+  def describe(self) -> str:
+    """Describes the classes and the smallest one, for the first lines of a run."""
+    return in_words(self.labels, self.class_names)
+
+
+class InMemoryImages(Labeled):
   """An `ImageSource` over arrays, which all pipelines share in host memory."""
 
   batched = True
@@ -40,20 +84,20 @@ class InMemoryImages:
     """Takes uint8 `images` [n, h, w, c] and integer `labels` [n] that index `class_names`."""
     self.size = len(images)
     self.image_shape = tuple(images.shape[1:])
-    self.num_classes = len(class_names)
     self.class_names = class_names
-    self._arrays = np.asarray(images, np.uint8), np.asarray(labels, np.int32)
+    self.labels = np.asarray(labels, np.int32)
+    self._arrays = np.asarray(images, np.uint8), self.labels
     self._tensors: tuple[tf.Tensor, tf.Tensor] | None = None
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label": ...}`."""
+    """Loads examples at int64 `index` [] or [n]: `{"image": uint8 [..., h, w, c], "label"}`."""
     images, labels = self._as_tensors()
     image = tf.ensure_shape(tf.gather(images, index), [*index.shape, *self.image_shape])
     return {"image": image, "label": tf.gather(labels, index)}
 
   def _as_tensors(self) -> tuple[tf.Tensor, tf.Tensor]:
     # Not in the constructor, because TensorFlow must not start before a strategy has set up its
-    # devices. The pipeline's functions capture eager tensors by reference. So no graph contains
+    # devices. The pipeline's functions capture eager tensors by reference, so no graph contains
     # them, and they may exceed a graph's limit of 2 GB.
     if self._tensors is None:
       with tf.init_scope(), tf.device("CPU:0"):
@@ -61,32 +105,36 @@ class InMemoryImages:
     return self._tensors
 
 
-class SourceOf:
-  """An `ImageSource` made of another one, with its shape and its classes."""
+class SourceOf(Labeled):
+  """An `ImageSource` that wraps another, with its shape and classes."""
 
   def __init__(self, source: ImageSource) -> None:
     self._source = source
     self.size = source.size
     self.image_shape = source.image_shape
-    self.num_classes = source.num_classes
     self.class_names = source.class_names
     self.batched = is_batched(source)
 
+  @property
+  def labels(self) -> np.ndarray | None:  # type: ignore[override]
+    """The labels of all examples, int32 [size], if the wrapped source knows them."""
+    return getattr(self._source, "labels", None)
+
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, as the other source loads it."""
+    """Loads the example at int64 `index` from the wrapped source."""
     return self._source.load(index)
 
   def digest(self) -> str | None:
-    """The digest of the other source, if it has one; see `replicator.training.inputs.inputs`."""
+    """Returns the wrapped source's digest, if any; see `replicator.training.inputs.inputs`."""
     return digest_of(self._source)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """Makes no other image take the place of one of these, if it cannot be read; nor vice versa."""
+    """Never replaces unreadable images at these indices by images elsewhere, or vice versa."""
     _keep_apart(self._source, indices)
 
 
 class Subset(SourceOf):
-  """An `ImageSource` of some examples of another."""
+  """An `ImageSource` of some examples of another source."""
 
   def __init__(self, source: ImageSource, indices: np.ndarray) -> None:
     """Takes the examples of `source` at the integers `indices` [n], in that order."""
@@ -94,37 +142,73 @@ class Subset(SourceOf):
     self.size = len(indices)
     self._indices = np.asarray(indices, np.int64)
 
+  @property
+  def labels(self) -> np.ndarray | None:  # type: ignore[override]
+    """The labels of these examples, int32 [size], if the wrapped source knows them."""
+    of_all = super().labels
+    return None if of_all is None else of_all[self._indices]
+
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example at int64 `index`, as the other source loads it."""
+    """Loads the example at int64 `index` from the wrapped source."""
     return super().load(tf.gather(self._indices, index))
 
   def augmented(self, index: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The example as it is trained on, if the other source augments; see `Augmented`."""
+    """Returns the training example, augmented if the wrapped source augments; see `Augmented`."""
     return variant(self._source, tf.gather(self._indices, index), seed)
 
   def digest(self) -> str | None:
-    """A digest of its examples, if the other source has one; see `ExampleSource`."""
+    """Returns a digest of its examples, if the wrapped source has one; see `ExampleSource`."""
     of_all = super().digest()
     return of_all and hashed(np.array(of_all), self._indices)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """As in the other source; `indices` are of this one."""
+    """Does the same in the wrapped source; `indices` are of this one."""
     super().keep_apart(self._indices[indices])
 
 
-def hold_out(source: ImageSource, share: float) -> tuple[Subset, Subset]:
-  """The training part of a source, and the held-out share of it, by a fixed permutation.
+def train_validation_split(source: ImageSource, validation_split: float,
+                           labels: np.ndarray | None = None) -> tuple[Subset, Subset]:
+  """Splits a source into a training part and a held-out fraction, by a fixed permutation.
+
+  The split is stratified by class. A class with two or more images has at least one in both parts.
+  The only image of a class is trained on, unless all classes have a single image. Classes are those
+  of `labels`, int [size], by default of the source if it knows its labels.
 
   Raises:
-    UsageError: a part would have no image.
+    UsageError: a part would be empty.
   """
-  count = round(share * source.size)
+  count = round(validation_split * source.size)
   if not 0 < count < source.size:
-    raise UsageError(f"held_out = {share}: holds out {count} of {source.size} images, and some "
-                     "must be on both sides; write a share such as 0.2")
+    raise UsageError(f"validation_split = {validation_split}: holds out {count} of {source.size} "
+                     "images, and some must be on both sides; write a share such as 0.2")
   order = np.random.default_rng(_SEED).permutation(source.size)
-  _keep_apart(source, order[:count])
-  return Subset(source, order[count:]), Subset(source, order[:count])
+  found: Any = getattr(source, "labels", None) if labels is None else labels
+  has_shares = found is not None and np.bincount(found).max() > 1
+  is_held = _is_held(found[order] if has_shares else np.zeros(source.size, int), count)
+  held, trained = order[is_held], order[~is_held]
+  if len(held) != count:
+    logging.warning("validation_split = %s: %d of %d images are held out, since each class has "
+                    "some on both sides, or its only image on the side of the training",
+                    validation_split, len(held), source.size)
+  _keep_apart(source, held)
+  return Subset(source, trained), Subset(source, held)
+
+
+def _is_held(labels: np.ndarray, count: int) -> np.ndarray:
+  """Returns which of n examples to hold out, the first of each class: bool [n], labels int [n].
+
+  It holds out `count`, or as close to it as the classes allow.
+  """
+  sizes = np.bincount(labels)
+  exact = count * sizes / len(labels)
+  wanted = np.floor(exact).astype(int)
+  largest = np.argsort(wanted - exact, kind="stable")  # The largest remainders come first.
+  wanted[largest[:count - wanted.sum()]] += 1
+  wanted = np.minimum(np.maximum(wanted, 1), sizes - 1)
+  by_class = np.argsort(labels, kind="stable")
+  ranks = np.empty(len(labels), int)  # Within the class.
+  ranks[by_class] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+  return ranks < wanted[labels]
 
 
 def _keep_apart(source: ImageSource, indices: np.ndarray) -> None:
@@ -134,11 +218,11 @@ def _keep_apart(source: ImageSource, indices: np.ndarray) -> None:
 
 def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: tuple[int, int, int]
                    ) -> dict[str, tf.Tensor]:
-  """The example that `draw(*arguments)` makes of arrays: (uint8 `image_shape`, int32 []).
+  """Returns the example from a NumPy function `draw(*arguments)`: (uint8 `image_shape`, int32 []).
 
-  If the first argument is a vector [n], these are n examples: (uint8 [n, ...], int32 [n]).
+  If the first argument is a vector [n], it returns n examples: (uint8 [n, ...], int32 [n]).
   """
-  # A function with state would be called one at a time where operations are deterministic.
+  # Stateful functions are not called in parallel if operations must be deterministic.
   image, label = tf.numpy_function(draw, arguments, [tf.uint8, tf.int32], stateful=False)
   shape = arguments[0].shape
   return {"image": tf.ensure_shape(image, [*shape, *image_shape]),
@@ -146,7 +230,7 @@ def drawn_by_numpy(draw: Callable, arguments: Sequence[tf.Tensor], image_shape: 
 
 
 def hashed(*arrays: np.ndarray) -> str:
-  """A `digest` of a source: that of arrays, their shapes and their types."""
+  """Returns a digest of arrays, their shapes and dtypes, for a source's `digest`."""
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
@@ -154,23 +238,29 @@ def hashed(*arrays: np.ndarray) -> str:
 
 
 def read(source: ImageSource, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
+  """Reads images uint8 [n, h, w, c] and labels int32 [n] of the examples at `indices` [n]."""
   parts = list(batches(Subset(source, indices), _BATCH))
   return (np.concatenate([part["image"] for part in parts]),
           np.concatenate([part["label"] for part in parts]))
 
 
 class _Labels(SourceOf):
-  """The labels of another source alone, without its images."""
+  """Only the labels of a source, without images."""
 
   def load(self, index: tf.Tensor) -> tf.Tensor:
-    """The label at int64 `index`."""
+    """Returns the label at int64 `index`."""
     return super().load(index)["label"]
 
 
 def labels_of(source: ImageSource) -> np.ndarray:
-  """The labels of all examples, int32 [n]."""
-  return np.concatenate(list(batches(_Labels(source), _BATCH)))
+  """Returns the labels of all examples, int32 [n], loading them if the source lacks them."""
+  found = getattr(source, "labels", None)
+  return np.concatenate(list(batches(_Labels(source), _BATCH))) if found is None else found
+
+
+def classes_of(source: ImageSource) -> Classes:
+  """Returns the classes of a source, with their numbers of examples."""
+  return Classes.of(labels_of(source), source.class_names)
 
 
 def to_unit_range(images: tf.Tensor, dtype: tf.DType | str = tf.float32) -> tf.Tensor:

@@ -1,70 +1,116 @@
-"""Labels of image files: from their folders, or from a CSV or JSON file."""
+"""Labels of images: from a CSV or JSON file, or from numbers, strings or booleans.
+
+The labels of k classes are 0 to k - 1, in the order of the names. If classes are given by numbers,
+those with images are the classes, and their names are these numbers.
+"""
 
 import collections
 import csv
 import io
 import json
-from collections.abc import Sequence
-from typing import TypeVar
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
+from models.vision.images.classes import in_order, is_number, unique
 from replicator import UsageError
 
 import numpy as np
 from absl import logging
 
-_Label = TypeVar("_Label", int, str)
+_Label = TypeVar("_Label", bound=int | str)
 
 Labels = tuple[np.ndarray, tuple[str, ...]]
 """The label of each file, int32 [n], and the name of each class."""
 
-JSON = "dataset.json"
-"""The name of the file of labels, unless the user names another."""
-
 _FORM = '{"labels": [["00000/img00000000.png", 6], ...]}'
-_MOST = 1_000_000  # Classes. What is more is a number of something else.
+MOST = 1_000_000
+"""The maximum number of classes; larger numbers are not class labels."""
 
 
 def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
-  """Labels in the layout of StyleGAN's data sets (`dataset_tool.py` of NVlabs/stylegan3).
+  """Parses labels in the format of StyleGAN's data sets (`dataset_tool.py` of NVlabs/stylegan3).
 
   Args:
-    content: `{"labels": [[name, class], ...]}` with classes from 0 on, or `{"labels": null}`, where
-      files have no classes; then the result is None.
-    names: of the image files, n.
-    what: the file of the labels, in words for errors.
+    content: `{"labels": [[name, class], ...]}`, or `{"labels": null}` if files have no classes;
+      then the result is None. A class is a number from 0 on, a one-hot vector, or a name. An
+      optional `"classes": [name, ...]`, as in our own data sets, names the classes.
+    names: the names of the n image files.
+    what: the file of the labels, for errors.
 
   Raises:
-    UsageError: the content has another form, or does not have exactly one label for each file.
+    UsageError: the content has a different format, labels have different types, or a file does not
+      have exactly one label.
   """
   try:
-    rows = json.loads(content)["labels"]
+    read = json.loads(content)
+    rows, class_names = read["labels"], list(map(str, read.get("classes") or ()))
     pairs = None if rows is None else [(str(name), label) for name, label in rows]
-  except (ValueError, KeyError, TypeError):
+  except (ValueError, KeyError, TypeError, AttributeError):
     raise UsageError(f"{what}: write {_FORM}, or null in place of the list") from None
   if pairs is None:
     return None
+  plain = _of_one_kind(pairs, class_names, what)
+  labels = _of_each(plain, names, what)
+  found = [labels[name] for name in names]
+  if plain and isinstance(plain[0][1], str):
+    return from_words(list(map(str, found)))
+  return from_numbers(np.array(found), what, class_names)
+
+
+def _of_one_kind(pairs: Sequence[tuple[str, Any]], class_names: Sequence[str], what: str
+                 ) -> list[tuple[str, int | str]]:
+  """Converts a JSON file's labels to numbers, or to names if `class_names` is empty.
+
+  Raises a UsageError if a label is invalid, or has a different type than the first.
+  """
+  plain = []
+  often = collections.Counter(class_names)
+  places = {name: place for place, name in enumerate(class_names) if often[name] == 1}
+  shown = lambda label: json.dumps(label)[:40]
+  kind = lambda label: (type(label) in (int, float), len(label) if type(label) is list else 0)
   for name, label in pairs:
-    if type(label) is not int or not 0 <= label < _MOST:
-      raise UsageError(f"{what}: the label of {name} is {json.dumps(label)[:40]}; write the number "
-                       "of its class, from 0 on")
-  labels = _of_each(pairs, names, what)
-  return from_numbers(np.array([labels[name] for name in names]), what)
+    if (found := _plain(label, len(class_names))) is None or (
+        class_names and type(found) is str and found not in places):
+      limit, of = (f", below {len(class_names)}", " of its classes") if class_names else ("", "")
+      raise UsageError(f"{what}: the label of {name} is {shown(label)}; write the number of its "
+                       f"class, from 0 on{limit}, a vector with a one at this place, or a name{of}")
+    first_name, first = pairs[0]
+    if kind(label) != kind(first):
+      raise UsageError(f"{what}: the label of {name} is {shown(label)}, and that of {first_name} "
+                       f"is {shown(first)}; write labels of one kind")
+    plain.append((name, places.get(found, found) if type(found) is str else found))
+  return plain
+
+
+def _plain(label: Any, count: int) -> int | str | None:
+  """Converts a label in a JSON file of `count` classes (0: unknown) to a number or a name.
+
+  None if it is invalid.
+  """
+  if type(label) is list:
+    is_one_hot = label.count(1) == 1 and label.count(0) == len(label) - 1
+    return label.index(1) if is_one_hot and len(label) == (count or len(label)) else None
+  if type(label) is str:
+    return label or None
+  is_whole = type(label) is int or (type(label) is float and label.is_integer())
+  return int(label) if is_whole and 0 <= label < (count or MOST) else None
 
 
 def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
-  """Labels in lines of two columns: the name of a file, and its class.
+  """Parses labels in two columns: the name of a file, and its class.
 
-  Classes are numbers from 0 on, or names, whose sorted order is that of the labels. A first line
-  whose first word has no dot, such as `file,label`, is a heading.
+  Classes are numbers from 0 on, or names, which are sorted into label order. A first line whose
+  first word has no dot, such as `file,label`, is a header.
 
   Args:
-    content: of the file, in UTF-8.
-    names: of the image files, n.
-    what: the file of the labels, in words for errors.
+    content: the content of the file, in UTF-8.
+    names: the names of the n image files.
+    what: the file of the labels, for errors.
 
   Raises:
-    UsageError: a line has another form, some labels are numbers and others names, or there is not
-      exactly one label for each file.
+    UsageError: a line has a different format, labels mix numbers and names, or a file does not have
+      exactly one label.
   """
   try:
     lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
@@ -77,107 +123,133 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
     if len(row) != 2 or not all(row):
       raise UsageError(f"{what}:{number}: write the name of a file, a comma and its class, such as "
                        "cats/001.jpg,cat")
+    if row[1] in ("NaN", "nan"):  # As pandas writes missing values.
+      raise UsageError(f"{what}:{number}: the label of {row[0]} is missing ({row[1]}); write its "
+                       "class, or remove the line and the image")
   numbers = {number for number, (_, label) in rows.items()
-             if label.isdecimal() and int(label) < _MOST}
+             if label.isdecimal() and int(label) < MOST}
   if numbers and len(numbers) < len(rows):
     number = min(rows.keys() - numbers)
     name, label = rows[number]
     raise UsageError(f"{what}:{number}: the label of {name} is {label!r}, and other labels are "
-                     f"numbers; write a number from 0 to {_MOST - 1:,}, or names for all classes")
+                     f"numbers; write a number from 0 to {MOST - 1:,}, or names for all classes")
   labels = _of_each([(name, label) for name, label in rows.values()], names, what)
   if numbers:
     return from_numbers(np.array([int(labels[name]) for name in names]), what)
-  classes, found = np.unique([labels[name] for name in names], return_inverse=True)
-  return found.astype(np.int32), tuple(map(str, classes))
+  return from_words([labels[name] for name in names])
 
 
 def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: str
              ) -> dict[str, _Label]:
-  """The label of each file by name; raises a UsageError if there is not exactly one."""
-  labels = dict(pairs)
+  """Returns the label of each file by name; raises a UsageError if there is not exactly one.
+
+  Names in the list may be spelled differently, see `_form`.
+  """
+  labels, files, by_form = dict(pairs), {_form(name) for name in names}, dict[str, _Label]()
   if len(labels) < len(pairs):
     [(twice, _)] = collections.Counter(name for name, _ in pairs).most_common(1)
     raise UsageError(f"{what}: has more than one label for {twice}; leave one")
-  without = [name for name in names if name not in labels]
+  for name, label in pairs:
+    if by_form.setdefault(_form(name), label) != label and name not in names:
+      raise UsageError(f"{what}: has more than one label for {name}, which is written in two ways; "
+                       "leave one")
+  without = [name for name in names if _form(name) not in by_form]
   if without:
     raise UsageError(f"{what}: has labels for {len(names) - len(without):,} of {len(names):,} "
-                     f"images; {without[0]} has none. Add it, or remove the image")
-  if unknown := labels.keys() - set(names):
+                     f"images; {without[0]} has none (the list begins with "
+                     f"{next(iter(labels), 'nothing')}). Add it, or remove the image")
+  if unknown := [name for name in labels if _form(name) not in files]:
     raise UsageError(f"{what}: has a label for {min(unknown)}, and there is no such image")
-  return labels
+  return {name: labels.get(name, by_form[_form(name)]) for name in names}
+
+
+def _form(name: str) -> str:
+  """Normalizes the name of a file: composed Unicode, `/` between folders, no leading `./`."""
+  return unicodedata.normalize("NFC", name.replace("\\", "/")).removeprefix("./")
+
+
+def in_array(values: Iterable[Any]) -> np.ndarray:
+  """Converts a library's labels to an array [n]: bytes to strings, mixed types to objects."""
+  found = [value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+           for value in values]
+  kinds = {type(value) for value in found}
+  is_plain = len(kinds) == 1 and np.isscalar(found[0])
+  if is_plain:
+    return np.array(found)
+  array = np.empty([len(found)], object)
+  array[:] = found
+  return array
+
+
+def from_values(values: np.ndarray, what: str, names: Sequence[str] | None = None) -> Labels:
+  """Converts values [n] of an array or a library to labels: integers, strings or booleans.
+
+  Integers may be stored as floats. `names` are as for `from_numbers`.
+
+  Raises:
+    UsageError: a value is invalid or missing; the message says in `what`.
+  """
+  kind, whole = values.dtype.kind, np.ones(len(values), bool)
+  if kind in "US":
+    return from_words((np.char.decode(values) if kind == "S" else values).tolist())
+  if kind == "b":
+    return from_words(list(map(str, values.tolist())))
+  if kind == "f":
+    whole = np.isfinite(values) & (np.floor(values) == values)
+  if kind not in "iuf" or not whole.all() or not len(values):
+    odd = values[int(whole.argmin())] if len(values) else "nothing"
+    if kind == "O":  # Such as words, and None where one is missing.
+      odd = next((value for value in values if not np.isscalar(value)), odd)
+    raise UsageError(f"{what}: has {str(odd)[:40]!r}, which is no class; labels are whole numbers, "
+                     "words or truths, one for each image; write None if images have no classes")
+  return from_numbers(values.astype(np.int64), what, names)
+
+
+def from_words(words: Sequence[str]) -> Labels:
+  """Makes labels from the names of their classes; see `classes.in_order`."""
+  names = in_order(list(set(words)))
+  numbers = {name: number for number, name in enumerate(names)}
+  return np.array([numbers[word] for word in words], np.int32), tuple(names)
 
 
 def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = None) -> Labels:
-  """Labels that are numbers, int [n], which are the names of their classes unless some are given.
+  """Makes labels from class numbers, int [n].
+
+  Without names, the classes are those that have images, and unused numbers between them are logged.
+  With names, where number i is the i-th name, all of them are classes; `report_empty` logs those
+  without images.
 
   Raises:
-    UsageError: a number is negative, or too large to be that of a class; `what` has it.
+    UsageError: a number is negative, or too large for a class; the message says in `what`.
   """
+  most = len(names) if names else MOST
   for number in (numbers.min(), numbers.max()):
-    if not 0 <= number < _MOST:
+    if not 0 <= number < most:
       raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
-                       f"{_MOST - 1:,}")
-  return numbers.astype(np.int32), tuple(names or map(str, range(numbers.max() + 1)))
+                       f"{most - 1:,}")
+  if names:
+    names = unique(names)
+    ordered = in_order(names) if all(map(is_number, names)) else names
+    places = {name: place for place, name in enumerate(ordered)}
+    return np.array([places[name] for name in names], np.int32)[numbers], tuple(ordered)
+  found, labels = np.unique(numbers, return_inverse=True)
+  low, high = found[[0, -1]].tolist()
+  if unused := high + 1 - low - len(found):
+    first = next(i for i, each in enumerate(found.tolist(), low) if i != each)
+    logging.warning("%s: %s of the labels from %s to %s have no images, such as %s: the classes "
+                    "are the %s others", what, f"{unused:,}", f"{low:,}", f"{high:,}", first,
+                    f"{len(found):,}")
+  return labels.astype(np.int32).reshape(-1), tuple(map(str, found.tolist()))
 
 
 def report_empty(labels: np.ndarray, class_names: tuple[str, ...], what: str) -> None:
-  """Logs how many of the classes of `what` are those of no label, int [n], if there are some."""
+  """Logs how many classes of `what` have no label in int [n], if any."""
   empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
   if len(empty):
     logging.warning("%s: classes without images: %s of %s, such as %s", what, f"{len(empty):,}",
                     f"{len(class_names):,}", class_names[empty[0]])
 
 
-def from_folders(names: Sequence[str]) -> Labels:
-  """The first folder of each name, such as `cats` of `cats/more/001.jpg`, in sorted order."""
-  folders = [name.partition("/")[0] for name in names]
-  classes, labels = np.unique(folders, return_inverse=True)
-  return labels.astype(np.int32), tuple(map(str, classes))
-
-
 def of_one(count: int) -> Labels:
-  """The labels of so many files that are all of the class `all`."""
+  """Returns labels of `count` files that are all of the class `all`."""
   return np.zeros(count, np.int32), ("all",)
-
-
-def report_left_out(path: str, left: Sequence[str], what: str) -> None:
-  """Logs how many files are left out; hidden ones, and lists of labels, are not worth a word."""
-  shown = [name for name in left if not name.endswith((".csv", ".json"))
-           and not any(part.startswith(".") for part in name.split("/"))]
-  if shown:
-    logging.warning("%s: %s: %s left out, such as %s", path, what, f"{len(shown):,}", shown[0])
-
-
-def of_layout(names: Sequence[str], listed: bytes | None, path: str, what: str,
-              needs_classes: bool) -> tuple[list[int], Labels]:
-  """The numbers of the files that have a class, and the labels of these; the others are logged.
-
-  Args:
-    names: of the files, n, with their folders.
-    listed: the content of `dataset.json`, which has their labels, if there is one. Without it, the
-      first folders are classes.
-    path: where the files are, in words for errors.
-    what: `dataset.json`, in words for errors.
-    needs_classes: whether files in no folder, and in folders whose names begin with a dot, are left
-      out. Otherwise all files are of the class `all` if one is in no folder, or if the list does
-      not fit the files.
-
-  Raises:
-    UsageError: files need classes, and the list does not fit, or no file is in a folder.
-  """
-  everything = list(range(len(names)))
-  if needs_classes and listed is not None:
-    return everything, from_json(listed, names, what) or of_one(len(names))
-  if needs_classes:
-    kept = [i for i in everything if "/" in names[i] and not names[i].startswith(".")]
-    if not kept:
-      raise UsageError(f"{path}: no image is in the folder of a class, such as cats/001.jpg and "
-                       "dogs/001.jpg; images without classes may all be in one, such as all/")
-    report_left_out(path, [names[i] for i in sorted({*everything} - {*kept})], "images in no class")
-    return kept, from_folders([names[i] for i in kept])
-  try:
-    labels = from_json(listed, names, what) if listed is not None else None
-  except UsageError:
-    return everything, of_one(len(names))
-  in_folders = all("/" in name for name in names)
-  return everything, labels or (from_folders(names) if in_folders else of_one(len(names)))

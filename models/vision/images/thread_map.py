@@ -1,4 +1,4 @@
-"""Functions of one item, called for many items by a pool of threads."""
+"""Calls functions of one item for many items, in a pool of threads."""
 
 import functools
 import os
@@ -11,20 +11,20 @@ import numpy as np
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_AT_ONCE = 256  # Results that wait to be taken.
+_AT_ONCE = 256  # Maximum number of pending results.
 _THREADS = os.cpu_count() or 1
 
 
 Shown = Callable[[int, int], None]
-"""Shows the progress: is called with how many items are done, and how many there are."""
+"""Shows the progress; called with the number of finished items and of all items."""
 
 
 def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item],
                    shown: Shown | None = None) -> Iterator[_Result]:
-  """Yields `function(item)` of each item, in order; some are computed ahead.
+  """Yields `function(item)` for each item, in order; some are computed ahead.
 
-  The threads are a pool of its own, so that `function` may use that of `in_threads`. Pillow, NumPy
-  and reading from a disk leave the GIL. If an item raises an error, no further ones are begun.
+  It has a separate thread pool, so that `function` may use that of `in_threads`. Pillow, NumPy and
+  disk reads release the GIL. After an error, no further items are started.
   """
   with ThreadPoolExecutor(_THREADS) as pool:
     for start in range(0, len(items), _AT_ONCE):
@@ -34,10 +34,10 @@ def map_in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item],
 
 
 def in_threads(draw: Callable) -> Callable:
-  """A function of one example that also takes those of n examples, arrays [n, ...], at once.
+  """Vectorizes a function of one example, to also take arrays [n, ...] of n examples.
 
-  `draw` makes an array or a tuple of some, which are stacked. The threads of one pool share the
-  examples. If `draw` raises errors, the first example's is raised.
+  `draw` returns an array or a tuple of arrays, which are stacked. All calls share one thread pool.
+  If `draw` raises errors, the first example's is raised.
   """
   def of_one_or_many(*arguments: np.ndarray) -> Any:
     if np.ndim(arguments[0]) == 0:

@@ -1,1 +1,1 @@
-"""A look at images before training: what there is, and what may be wrong with it."""
+"""A preview of images before training, with warnings about possible problems."""

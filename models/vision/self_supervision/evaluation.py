@@ -1,4 +1,4 @@
-"""Classifiers of few labels, on images that nothing was trained on: what features are worth."""
+"""Evaluation of features by simple classifiers with few labels, on held-out images."""
 
 import functools
 from collections.abc import Sequence
@@ -19,34 +19,35 @@ class HasFeatures(Protocol):
   """A step that has learned features of images."""
 
   def features(self, images: np.ndarray) -> tf.Tensor:
-    """Features of images: uint8 `[n, h, w, c] -> [n, d]`."""
+    """Returns features of images: uint8 `[n, h, w, c] -> [n, d]`."""
     ...
 
 
-@gin.configurable(denylist=["train_on", "held_out"])
+@gin.configurable(denylist=["train_on", "validation"])
 class FeatureEvaluator:
-  """Classifies held-out images by features, and by pixels.
+  """Evaluator that classifies held-out images by features, and by pixels.
 
   Args:
-    train_on: the images that the network is trained on.
-    held_out: all others.
-    num_labeled: how many of the first have a label that the classifiers may see, at most.
-    neighbors: the k of the classification by k nearest neighbors, by the cosines of features; all
-      labeled images if they are fewer.
+    train_on: the training images.
+    validation: the held-out images, on which features are tested.
+    num_labeled: maximum number of training images whose labels the classifiers use.
+    neighbors: k of the k-nearest-neighbor classifier, by cosine similarity of features; at most the
+      number of labeled images.
   """
 
-  def __init__(self, train_on: ImageSource, held_out: ImageSource, num_labeled: int = 5_000,
+  def __init__(self, train_on: ImageSource, validation: ImageSource, num_labeled: int = 5_000,
                neighbors: int = 5):
     at_least_one("FeatureEvaluator", num_labeled=num_labeled, neighbors=neighbors)
-    self._parts = (train_on, min(num_labeled, train_on.size)), (held_out, held_out.size)
+    self._parts = (train_on, min(num_labeled, train_on.size)), (validation, validation.size)
     self._neighbors = neighbors
 
   def __call__(self, step: HasFeatures) -> replicator.Evaluation:
-    """Accuracies on held-out images, and a picture of some beside their nearest neighbors.
+    """Returns accuracies on held-out images, and a picture of some with their nearest neighbors.
 
-    `knn` and `linear` are those of features, by the nearest neighbors and by a linear classifier;
-    `pixel_nn` and `pixel_linear` those of pixels, by the nearest neighbor and a linear classifier.
-    Where all labeled images are of one class, there are none.
+    `knn_accuracy` and `linear_probe_accuracy` are those of nearest neighbors and of a linear
+    classifier on features; `pixel_nn_accuracy` and `pixel_linear_probe_accuracy` those of the
+    nearest neighbor and of a linear classifier on pixels. If all labeled images have the same
+    class, there are no accuracies.
     """
     features = [np.concatenate([step.features(images[i:i + 250]).numpy()
                                 for i in range(0, len(images), 250)]) for images in self._images]
@@ -56,15 +57,16 @@ class FeatureEvaluator:
     knn, linear = self._accuracies(features, self._neighbors, "cosine")
     pixel_nn, pixel_linear = self._of_pixels
     return replicator.Evaluation(
-        {"knn": knn, "linear": linear, "pixel_nn": pixel_nn, "pixel_linear": pixel_linear},
+        {"knn_accuracy": knn, "linear_probe_accuracy": linear, "pixel_nn_accuracy": pixel_nn,
+         "pixel_linear_probe_accuracy": pixel_linear},
         {"samples": self._picture(features)},
         method=f"accuracy on {len(self._images[1]):,} held-out images, of classifiers that saw the "
                f"labels of {len(self._images[0]):,}")
 
-  # Not in the constructor, because TensorFlow must not start before the strategy is made.
+  # Not in the constructor, because TensorFlow must not start before the strategy exists.
   @functools.cached_property
   def _examples(self) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Images and labels that the classifiers see, and those that test them."""
+    """Images and labels for training the classifiers, and for testing them."""
     return [read(part, np.arange(count)) for part, count in self._parts]
 
   @property
@@ -88,7 +90,7 @@ class FeatureEvaluator:
             linear_probe(features[0], labels, features[1], held_out_labels))
 
   def _picture(self, features: Sequence[np.ndarray], rows: int = 8, columns: int = 8) -> np.ndarray:
-    """Held-out images, each followed by the images whose features are nearest."""
+    """Draws held-out images, each followed by the images with the nearest features."""
     known, new = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
                   for x in (features[0], features[1][:rows]))
     nearest = np.argsort(-new @ known.T, axis=1)[:, :columns - 1]

@@ -1,8 +1,8 @@
 """Losses of two views of each image, on the examples of all replicas.
 
-Each is called with the projections of both views, `[n, d]` of this replica's n images. What a loss
-compares across the batch, it compares across the batches of all replicas, by collectives that have
-gradients. So its gradient, averaged over the replicas, is that of one replica with the whole batch.
+Each is called with the projections of both views, `[n, d]` of this replica's n images. Comparisons
+across the batch are across the batches of all replicas, by differentiable collectives. So the
+gradient, averaged over the replicas, is that of one replica with the whole batch;
 `benchmarks/self_supervision_gradients.py` measures it.
 """
 
@@ -24,14 +24,13 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 class SelfSupervisedLoss(Protocol):
   """The interface of a loss for `experiments.self_supervision`."""
 
-  predicts: bool  # Whether a predictor transforms what the views are projected to, not the targets.
-  has_teacher: bool  # Whether the targets are of a teacher, the network with averaged weights.
-  # d, if a projection is compared with so many learned directions, as a classifier compares; 0 if
-  # it is not, and d is free.
+  predicts: bool  # Whether a predictor transforms the projections, but not the targets.
+  has_teacher: bool  # Whether the targets come from a teacher, the network with averaged weights.
+  # d, if projections are similarities to this many learned directions; 0 if not, and d is free.
   prototypes: int
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The loss [], from the projections of the network and those of the teacher.
+    """Returns the loss [], from the projections of the network and those of the teacher.
 
     Without a teacher, both are the same.
     """
@@ -40,14 +39,14 @@ class SelfSupervisedLoss(Protocol):
 
 @gin.configurable
 class SimCLR:
-  """Finds the other view of an image among all views (Chen et al. 2020, arXiv:2002.05709, eq. 1).
+  """Contrastive loss between views (Chen et al. 2020, arXiv:2002.05709, equation 1).
 
   For each of the 2 N views i, whose other view is j, with the cosine similarity s,
 
       -log(exp(s(i, j) / temperature) / sum_{k != i} exp(s(i, k) / temperature))
 
   Args:
-    temperature: a small one attends to the most similar views.
+    temperature: smaller values emphasize the most similar views.
   """
 
   predicts, has_teacher, prototypes = False, False, 0
@@ -57,11 +56,11 @@ class SimCLR:
     self.temperature = temperature
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The mean over the views of this replica, among those of all replicas."""
+    """Returns the mean over this replica's views, compared with those of all replicas."""
     own = [tf.math.l2_normalize(view, 1) for view in views]
     all_views = replicator.all_concat(own)
     n = own[0].shape[0]
-    places = replicator.replica_id() * n + tf.range(n)  # The rows of the own images among all.
+    places = replicator.replica_id() * n + tf.range(n)  # Rows of this replica's images among all.
     is_itself = tf.one_hot(places, all_views[0].shape[0], on_value=True, off_value=False,
                            dtype=tf.bool)
     losses = []
@@ -76,16 +75,16 @@ class SimCLR:
 
 @gin.configurable
 class BYOL:
-  """Predicts the teacher's view of the other view (Grill et al. 2020, arXiv:2006.07733, eq. 2).
+  """Prediction of the teacher's other view (Grill et al. 2020, arXiv:2006.07733, equation 2).
 
-  The squared distance of normalized vectors, `2 - 2 cos`, from each view to the other's target. No
-  view is compared with other images: the batch norms of the networks do that.
+  The squared distance of normalized vectors, `2 - 2 cos`, from each view to the other's target. It
+  does not compare different images; only the networks' batch norms depend on them.
   """
 
   predicts, has_teacher, prototypes = True, True, 0
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The mean over the images of this replica, of the sum for both views."""
+    """Returns the mean over the images of this replica, of the sum for both views."""
     return tf.add_n([
         2 - 2 * tf.reduce_mean(tf.reduce_sum(
             tf.math.l2_normalize(view, 1)
@@ -95,11 +94,11 @@ class BYOL:
 
 @gin.configurable
 class BarlowTwins:
-  """Makes features agree and differ from each other (Zbontar et al. 2021, arXiv:2103.03230, eq. 1).
+  """Redundancy reduction (Zbontar et al. 2021, arXiv:2103.03230, equation 1).
 
       sum_i (1 - c_ii)^2 + redundancy sum_{i != j} c_ij^2
 
-  where c `[d, d]` correlates the features of the first views with those of the second.
+  where c `[d, d]` is the cross-correlation of the features of the two views.
 
   Args:
     redundancy: the weight of the correlations of different features, "lambda" in the paper.
@@ -111,7 +110,7 @@ class BarlowTwins:
     self.redundancy = redundancy
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The loss of the images of all replicas."""
+    """Returns the loss of the images of all replicas."""
     n, d = views[0].shape
     ones = tf.ones([d], views[0].dtype)
     first, second = (batch_normalized(view, ones, 0 * ones, 1e-5)[0] for view in views)
@@ -122,7 +121,7 @@ class BarlowTwins:
 
 @gin.configurable
 class VICReg:
-  """Variance, invariance, covariance (Bardes et al. 2021, arXiv:2105.04906, algorithm 1).
+  """Variance, invariance and covariance terms (Bardes et al. 2021, arXiv:2105.04906, algorithm 1).
 
       invariance mean (z - z')^2 + sum over both views of
       variance mean_i max(0, 1 - sqrt(c_ii + 1e-4)) + covariance / d sum_{i != j} c_ij^2
@@ -139,7 +138,7 @@ class VICReg:
     self.covariance = covariance
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The mean over the images of this replica, and the moments of those of all replicas."""
+    """Returns the loss: means over this replica's images, and moments over all replicas'."""
     n, d = views[0].shape
     total = n * replicator.num_replicas()
     means = replicator.all_mean([tf.reduce_mean(view, 0) for view in views])
@@ -156,18 +155,19 @@ class VICReg:
 
 @gin.configurable
 class DINO(tf.Module):
-  """Predicts the teacher's classes (Caron et al. 2021, arXiv:2104.14294, algorithm 1, two views).
+  """Prediction of the teacher's classes (Caron et al. 2021, arXiv:2104.14294, algorithm 1).
 
-  The cross-entropy of the network's classes for one view and the teacher's for the other, which are
-  centered and sharpened: softmax((t - center) / teacher_temperature). The center follows the mean
-  of t over all replicas, and each step uses the one of before it. The paper also has small views
-  for the network alone, and fixes the last layer in the first epoch.
+  The cross-entropy between the network's classes for one view and the teacher's for the other,
+  which are centered and sharpened: softmax((t - center) / teacher_temperature). The center is a
+  moving average of the mean of t over all replicas; each step uses the previous center. There are
+  two views; the paper also has small views for the network only, and freezes the last layer in the
+  first epoch.
 
   Args:
     prototypes: the number of classes.
-    temperature: of the network's classes.
-    teacher_temperature: of the teacher's, a lower one.
-    center_momentum: the share of the center that a step keeps.
+    temperature: temperature of the network's classes.
+    teacher_temperature: temperature of the teacher's classes, a lower one.
+    center_momentum: decay of the moving average of the center.
   """
 
   predicts, has_teacher = False, True
@@ -184,7 +184,7 @@ class DINO(tf.Module):
     self.center = replicated.variable(tf.zeros([prototypes], keras.config.floatx()), name="center")
 
   def __call__(self, views: Pair, targets: Pair) -> tf.Tensor:
-    """The mean over the images of this replica, and over both views; moves the center."""
+    """Returns the mean over this replica's images and both views; updates the center."""
     center = replicated.before(self.center)
     losses = [
         tf.nn.softmax_cross_entropy_with_logits(

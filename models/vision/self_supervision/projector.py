@@ -10,10 +10,10 @@ import tensorflow as tf
 
 def projector(inputs: int, hidden: Sequence[int], outputs: int, prototypes: int = 0
               ) -> keras.Sequential:
-  """A perceptron with global batch norms: `[n, inputs] -> [n, outputs]`.
+  """Makes an MLP with global batch norms: `[n, inputs] -> [n, outputs]`.
 
-  With prototypes it ends with these: `[n, inputs] -> [n, prototypes]`. The last layers compute in
-  float32 (float64 under its policy), even if the others have a lower precision.
+  With prototypes, they are its last layer: `[n, inputs] -> [n, prototypes]`. The last layers
+  compute in float32 (float64 under its policy), even if the others have a lower precision.
   """
   layers: list[keras.layers.Layer] = []
   for units in hidden:
@@ -25,10 +25,10 @@ def projector(inputs: int, hidden: Sequence[int], outputs: int, prototypes: int 
 
 
 class Prototypes(keras.layers.Layer):
-  """The cosines with learned directions: `[n, d] -> [n, count]`.
+  """A layer of cosine similarities to learned directions: `[n, d] -> [n, count]`.
 
-  It is the last layer of DINO (Caron et al. 2021, arXiv:2104.14294, appendix C), whose weights are
-  normalized and have no scale.
+  It is the last layer of DINO (Caron et al. 2021, arXiv:2104.14294, appendix C), with normalized
+  weights and no scale.
   """
 
   def __init__(self, count: int):

@@ -1,1 +1,1 @@
-"""TFRecord files, read at any index."""
+"""TFRecord files with random access."""

@@ -1,4 +1,4 @@
-"""The index of a shard, `SHARD.npz`: where each image lies in the TFRecord file `SHARD`."""
+"""The index of a shard, `SHARD.npz`: where each image is in the TFRecord file `SHARD`."""
 
 import io
 import threading
@@ -15,24 +15,24 @@ import numpy as np
 from absl import logging
 
 ENTRY = np.dtype([("offset", "<i8"), ("length", "<i8"), ("crc32", "<u4"), ("label", "<i4")])
-BEFORE, AFTER = 12, 4  # Bytes of a TFRecord around its data: length and checksums.
+BEFORE, AFTER = 12, 4  # Bytes around the data of a TFRecord: length and checksums.
 
-_ENDS = 1 << 16  # Bytes at the beginning and the end of a shard that identify it.
+_ENDS = 1 << 16  # Bytes at each end of a shard that identify it.
 
 
 def index_of(shard: Path) -> Path:
-  """Where the index of a shard is, beside it."""
+  """Returns the path of a shard's index, in the same folder."""
   return shard.with_name(shard.name.removesuffix(".tfrecord") + ".npz")
 
 
 def entry(position: int, record: bytes, content: bytes, label: int) -> tuple[int, int, int, int]:
-  """The `ENTRY` of an encoded image in a record, which begins at a position of the shard."""
+  """Makes the `ENTRY` of an encoded image, in a record at `position` of the shard."""
   return position + BEFORE + record.index(content), len(content), zlib.crc32(content), label
 
 
 def write_index(index: Path, shard: Path, entries: list[tuple[int, int, int, int]],
                 **more: np.ndarray) -> None:
-  """Writes the index of a shard, whole or not; raises an OSError if that is not possible."""
+  """Writes the index of a shard atomically; raises an OSError on failure."""
   content = io.BytesIO()
   arrays: dict[str, Any] = {"images": np.array(entries, ENTRY), "shard": _identity(shard), **more}
   np.savez(content, **arrays)
@@ -40,24 +40,24 @@ def write_index(index: Path, shard: Path, entries: list[tuple[int, int, int, int
 
 
 def is_whole(shard: Path) -> bool:
-  """Whether a shard and the index beside it were written, and the one is of the other."""
+  """Returns whether a shard and its index are complete and match."""
   index = index_of(shard)
   return (shard.exists() and index.exists()
           and np.array_equal(_read(index)["shard"], _identity(shard)))
 
 
 def count(shard: Path) -> int:
-  """How many images a shard has, by its index."""
+  """Returns the number of images in a shard, from its index."""
   return len(_read(index_of(shard))["images"])
 
 
 def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
                   ) -> Mapping[str, np.ndarray]:
-  """The arrays of an index: `images`, of `ENTRY`, and more.
+  """Reads an index, and checks that it matches its shard: `images`, of `ENTRY`, and more.
 
   Raises:
-    UsageError: the index cannot be read, or the shard is missing, truncated or of another index;
-      the remedy ends the line. With `skips`, a truncated shard is used without what it lacks.
+    UsageError: the index cannot be read, or the shard is missing, truncated or does not match; the
+      message ends with `remedy`. With `skips`, a truncated shard is used without missing images.
   """
   if not shard.exists():
     raise UsageError(f"{shard}: no such file; {remedy}")
@@ -78,7 +78,7 @@ def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
 
 
 def read_image(shard: Path, image: np.void) -> bytes:
-  """The encoded image of an `ENTRY`; raises a ValueError if it is not the one that was indexed."""
+  """Reads the encoded image of an `ENTRY`; raises a ValueError if its checksum is wrong."""
   with shard.open("rb") as file:
     file.seek(int(image["offset"]))
     content = file.read(int(image["length"]))
@@ -103,7 +103,7 @@ def _read(index: Path) -> dict[str, np.ndarray]:
 
 
 def _identity(path: Path) -> np.ndarray:
-  """The bytes of a file, and a checksum of its two ends, int64 [2]."""
+  """Returns the size of a file, and a checksum of both ends, int64 [2]."""
   size = path.stat().st_size
   with path.open("rb") as file:
     ends = file.read(_ENDS)

@@ -1,12 +1,12 @@
-"""Shards of encoded images: TFRecord files, and an index of where each image lies in them.
+"""Shards of encoded images: TFRecord files, and an index of where each image is.
 
     OUT/index.json                       classes, numbers of images, the files of the shards
     OUT/images-00000-of-00004.tfrecord   records of `tf.train.Example`
     OUT/images-00000-of-00004.npz        the index of that file: places, checksums, labels
 
 Any reader of TFRecords can read a shard: `image/encoded` is a JPEG, PNG, ... file,
-`image/class/label` the number of the class, from 0 on, and `image/class/text` its name. With the
-index, an image is read alone, without what comes before it and without parsing the record.
+`image/class/label` the number of the class, from 0 on, and `image/class/text` its name. The index
+allows reading a single image, without previous records and without parsing.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from models.vision.images.decode import Shape
 from models.vision.images.encoded_images import MEMORY_LIMIT, DecodedImages, EncodedImages
-from models.vision.shards import imagenet
 from models.vision.shards import index as shard_index
+from models.vision.shards import other_shards
 from replicator import UsageError
 from replicator.atomic import write_whole
 
@@ -28,17 +28,17 @@ import tensorflow as tf
 
 INDEX = "index.json"
 UNFINISHED = ".conversion.json"
-"""The mark of a conversion that is not finished; removed at its end."""
+"""The file that marks an unfinished conversion; removed at the end."""
 
 
 def shard_name(number: int, count: int) -> str:
-  """The name of a shard, such as `images-00000-of-00004.tfrecord`."""
+  """Returns the name of a shard, such as `images-00000-of-00004.tfrecord`."""
   return f"images-{number:05d}-of-{count:05d}.tfrecord"
 
 
 def write_shard(path: Path, examples: Iterable[tuple[bytes, int]],
                 class_names: tuple[str, ...]) -> None:
-  """Writes a shard of encoded images with their labels, and then its index, each whole or not."""
+  """Writes a shard of encoded images with labels, then its index, each atomically."""
   temporary = path.with_name(f".{path.name}")  # An interrupted conversion overwrites it.
   entries, position = [], 0
   with tf.io.TFRecordWriter(str(temporary)) as writer:
@@ -69,34 +69,38 @@ class Facts:
 
   class_names: tuple[str, ...]
   images: int
-  image_shape: Shape | None  # None, if images have their own sizes.
+  image_shape: Shape | None  # None if image sizes differ.
   shards: tuple[str, ...]
 
 
 def write_facts(root: Path, facts: Facts) -> None:
-  """Writes `index.json`, when all shards are written."""
+  """Writes `index.json`, after all shards."""
   write_whole(root / INDEX, json.dumps(dataclasses.asdict(facts), indent=1) + "\n")
 
 
 class ShardedImages(EncodedImages):
-  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes an image."""
+  """The images of shards, as `EncodedImages`; only the index is in memory, 36 bytes per image."""
 
-  def __init__(self, path: str, skips: bool = False) -> None:
-    """Reads the index, and checks that it is of these shards.
+  def __init__(self, path: str, skips: bool = False,
+               keys: other_shards.Keys = other_shards.DEFAULT) -> None:
+    """Reads the index, and checks that it matches the shards.
 
     Args:
-      path: the folder that a conversion wrote; or a folder of shards in ImageNet's layout, or a
-        pattern of their names.
-      skips: whether to do without the images that a truncated shard lacks, or whose records were
-        corrupt when they were indexed, and to log them.
+      path: the folder that a conversion wrote; or a folder of other shards, or a pattern of their
+        names.
+      skips: whether to skip and log images that are missing in a truncated shard, or whose records
+        were corrupt when indexed.
+      keys: keys of images and labels in other shards.
 
     Raises:
-      UsageError: `path` has no index, no image, or a shard is missing, truncated or another one.
+      UsageError: `path` has no index or no image, or a shard is missing, truncated or different.
     """
     self.path = str(path)
-    self._shards = imagenet.shards_at(self.path)
+    root = Path(path).expanduser()
+    is_ours = (root / INDEX).exists() or (root / UNFINISHED).exists()
+    self._shards = [] if is_ours else other_shards.shards_at(self.path)
     if self._shards:
-      entries, self.class_names = imagenet.read_indexes(self._shards, skips)
+      entries, self.class_names = other_shards.read_indexes(self._shards, skips, keys)
     else:
       facts = _facts(self.path)
       self.class_names, self.image_shape = facts.class_names, facts.image_shape
@@ -116,15 +120,15 @@ class ShardedImages(EncodedImages):
                        "truncated; copy them again")
 
   def name(self, index: int) -> str:
-    """The shard, and where the image begins in it."""
+    """Returns the shard, and the image's position in it."""
     return f"{self._shard_of(index)}: the image at byte {self._entries[index]['offset']}"
 
   def read(self, index: int) -> bytes:
-    """The encoded image; raises a ValueError if it is not the one that was indexed."""
+    """Returns the encoded image; raises a ValueError if its checksum is wrong."""
     return shard_index.read_image(self._shard_of(index), self._entries[index])
 
   def facts(self) -> Sequence[np.ndarray]:
-    """The checksums of the images."""
+    """Returns the checksums of the images."""
     return (self._entries["crc32"],)
 
   def _shard_of(self, index: int) -> Path:
@@ -135,27 +139,31 @@ class ShardedImages(EncodedImages):
 class TFRecords(DecodedImages):
   """Images of the shards that `replicator convert` wrote: an `ImageSource`.
 
-  Example `i` is example `i` of what was converted, so a run draws the same examples from both.
+  Example `i` is example `i` of the converted data, so a run draws the same examples from both.
 
-  Shards in ImageNet's published layout, `train-00000-of-01024`, are read as well. The first run
-  reads them once to index them.
+  It also reads shards in ImageNet's published layout, `train-00000-of-01024`, and others that end
+  in .tfrec or .tfrecord. The first run reads them once to index them.
   """
 
   def __init__(self, path: str, resolution: int | None = None, on_error: str = "raise",
-               memory_limit: int = MEMORY_LIMIT) -> None:
+               memory_limit: int = MEMORY_LIMIT, image: str = other_shards.DEFAULT.image,
+               label: str | None = other_shards.DEFAULT.label) -> None:
     """Reads the index of the shards.
 
     Args:
-      path: the folder of the shards; or a pattern, `imagenet/train-*`, where there are several
-        sets of them.
+      path: the folder of the shards; or a pattern, `imagenet/train-*`, if the folder has several
+        sets.
       resolution: height and width of the examples, in pixels; by default, those of the conversion.
-      on_error: as that of `ImageFolder`; 'skip' also does without what a truncated shard lacks.
-      memory_limit: as that of `ImageFolder`.
+      on_error: see `ImageFolder`; 'skip' also skips missing images of truncated shards.
+      memory_limit: see `ImageFolder`.
+      image: the key of the encoded image in a `tf.train.Example` of another program.
+      label: the key of its class, a number from 0 on (from 1 on in ImageNet's layout) or a name;
+        None for images of one class.
 
     Raises:
-      UsageError: as `ShardedImages`; or a record cannot be decoded, or an argument is wrong.
+      UsageError: see `ShardedImages`; or a record cannot be decoded, or an argument is invalid.
     """
-    images = ShardedImages(path, skips=on_error == "skip")
+    images = ShardedImages(path, on_error == "skip", other_shards.Keys(image, label))
     shape = images.image_shape
     if resolution is None:
       if shape is None:
@@ -168,18 +176,18 @@ class TFRecords(DecodedImages):
 def _facts(path: str) -> Facts:
   root, setting = Path(path).expanduser(), f"TFRecords.path = {path!r}"
   if not root.is_dir():
-    raise UsageError(f"{setting}: no such folder; write the folder that models.vision.convert "
-                     "wrote")
+    raise UsageError(f"{setting}: no such folder; write the folder that replicator convert wrote, "
+                     "or a pattern such as flowers/*.tfrec")
   if (root / UNFINISHED).exists():
     raise UsageError(f"{setting}: its conversion is not finished; run the same command again")
   if not (root / INDEX).exists():
-    raise UsageError(f"{setting}: has no {INDEX}; make shards of images with: python -m "
-                     "models.vision.convert SOURCE OUT --shards=N")
+    raise UsageError(f"{setting}: has no {INDEX}, and no files that end in .tfrecord or .tfrec; "
+                     "make shards of images with: replicator convert SOURCE OUT --shards=N")
   try:
     facts = json.loads((root / INDEX).read_text())
     shape = facts["image_shape"]
     return Facts(tuple(facts["class_names"]), facts["images"], shape and tuple(shape),
                  tuple(facts["shards"]))
   except (ValueError, KeyError, TypeError) as error:
-    raise UsageError(f"{root / INDEX}: is not what models.vision.convert wrote; convert again"
+    raise UsageError(f"{root / INDEX}: is not what replicator convert wrote; convert again"
                      ) from error

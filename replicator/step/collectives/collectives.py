@@ -140,9 +140,16 @@ def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
     UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
   """
   values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
-  divided = _divided("reduce_scatter", _widened(values), group)
-  return map_tensors(lambda x: tf.cast(tf.reduce_sum(_as_added(x), axis=0), x.dtype),
-                     packing.group_exchange(divided, group))
+  return packing.group_scatter(_divided("reduce_scatter", _widened(values), group), group)
+
+
+def gather_parts(values: Nest) -> Nest:
+  """All parts of values that are divided over the replicas: `[n] -> [replicas, n]`.
+
+  It is `all_gather`, and its tensors are smaller on more replicas, as the doctor should know.
+  """
+  values, _ = validation.checked_call("gather_parts", values, None)
+  return packing.gather_parts(values)
 
 
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
@@ -203,7 +210,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   Raises:
     UsageError: the op is unknown, or there are no items.
   """
-  added = lambda xs: tf.add_n([_as_added(x) for x in xs])
+  added = lambda xs: tf.add_n([validation.as_added(x) for x in xs])
   reductions = {"sum": added, "mean": lambda x: added(x) / len(items),
                 "min": lambda x: tf.reduce_min(x, axis=0),
                 "max": lambda x: tf.reduce_max(x, axis=0)}
@@ -221,11 +228,6 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   return tree.map_structure(
       lambda y, x: tf.cast(y, x.dtype) if y is not None and x.dtype.is_floating else y,
       packing.group_sum(reduced, group), results[0])
-
-
-def _as_added(x: tf.Tensor) -> tf.Tensor:
-  """In the dtype in which collectives add: 32 bits for half floats."""
-  return tf.cast(x, validation.WIRE[x.dtype])
 
 
 def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
@@ -271,5 +273,4 @@ def _floating(call: str, x: tf.Tensor) -> None:
 
 def _widened(values: Nest) -> Nest:
   """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
-  return map_tensors(
-      lambda x: tf.cast(x, validation.WIRE[x.dtype]) if x.dtype.is_integer else x, values)
+  return map_tensors(lambda x: validation.as_added(x) if x.dtype.is_integer else x, values)

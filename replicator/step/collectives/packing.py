@@ -1,11 +1,12 @@
 """Nests of tensors packed into one tensor per dtype, to travel in groups of replicas."""
 
+import functools
 import math
 from collections.abc import Callable
 
 from replicator.step import context
 from replicator.step.collectives import primitives
-from replicator.step.collectives.validation import WIRE, Group, freed
+from replicator.step.collectives.validation import Group, as_added, freed
 from replicator.step.nest import Nest, map_tensors
 
 import tensorflow as tf
@@ -31,10 +32,25 @@ def group_gather(values: Nest, group: Group) -> Nest:
   return map_tensors(group.own, _moved(primitives.all_gather, values, added=1))
 
 
+def gather_parts(values: Nest) -> Nest:
+  """The parts that all replicas have of values: `[n] -> [replicas, n]`, n smaller on more replicas.
+  """
+  return _moved(functools.partial(primitives.all_gather, of_parts=True), values, added=1)
+
+
 def group_exchange(values: Nest, group: Group) -> Nest:
   """Part r of the tensors of the group's replicas: `[size, ...] -> [size, ...]`."""
   placed = map_tensors(group.placed, values)
   return map_tensors(group.own, _moved(primitives.all_to_all, placed, kept=1))
+
+
+def group_scatter(values: Nest, group: Group) -> Nest:
+  """This replica's part of the sum over the group's replicas: `[size, ...] -> [...]`."""
+  if group.is_whole and context.num_replicas() > 1:
+    return _moved(primitives.reduce_scatter, values, kept=1, added=-1)
+  return map_tensors(
+      lambda x: tf.cast(tf.reduce_sum(as_added(x), axis=0), x.dtype),
+      group_exchange(values, group))
 
 
 def group_concat(values: Nest, axis: int, group: Group) -> Nest:
@@ -75,7 +91,7 @@ def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, 
   if context.num_replicas() == 1:
     return map_tensors(tf.identity, values)  # The doctor sees where the global batch is.
   flat = tree.flatten(values)
-  travelling = [None if x is None else tf.cast(x, WIRE[x.dtype]) for x in flat]
+  travelling = [None if x is None else as_added(x) for x in flat]
   for dtype in sorted({x.dtype for x in travelling if x is not None}, key=lambda d: d.name):
     positions = [i for i, x in enumerate(travelling) if x is not None and x.dtype == dtype]
     parts = [travelling[i] for i in positions]

@@ -1,8 +1,9 @@
-"""The three moves of one tensor between the replicas of a step, each with its gradient.
+"""The four moves of one tensor between the replicas of a step, each with its gradient.
 
-    all_reduce   y_r = sum_s x_s     [...] -> [...]                       dx = all_reduce(dy)
-    all_gather   y_r[s] = x_s        [...] -> [replicas, ...]             dx = sum of all_to_all(dy)
-    all_to_all   y_r[s] = x_s[r]     [replicas, ...] -> [replicas, ...]   dx = all_to_all(dy)
+    all_reduce      y_r = sum_s x_s     [...] -> [...]            dx = all_reduce(dy)
+    all_gather      y_r[s] = x_s        [...] -> [replicas, ...]  dx = sum of all_to_all(dy)
+    reduce_scatter  y_r = sum_s x_s[r]  [replicas, ...] -> [...]  dx = all_gather(dy)
+    all_to_all      y_r[s] = x_s[r]     in and out [replicas, ...]  dx = all_to_all(dy)
 
 Every other collective is made of these. Replicas that share memory read each other's tensors. All
 others meet in TensorFlow's collective operations, which are rings between CPUs, and NCCL's between
@@ -25,9 +26,17 @@ def all_reduce(x: tf.Tensor) -> tf.Tensor:
   return _moved("all_reduce", x, all_reduce)
 
 
-def all_gather(x: tf.Tensor) -> tf.Tensor:
-  """The tensors of all replicas: `[...] -> [replicas, ...]`."""
-  return _moved("all_gather", x, lambda dy: tf.reduce_sum(all_to_all(dy), axis=0))
+def all_gather(x: tf.Tensor, of_parts: bool = False) -> tf.Tensor:
+  """The tensors of all replicas: `[...] -> [replicas, ...]`.
+
+  If they are the parts of a value, they are smaller on more replicas.
+  """
+  return _moved("all_gather", x, lambda dy: tf.reduce_sum(all_to_all(dy), axis=0), of_parts)
+
+
+def reduce_scatter(x: tf.Tensor) -> tf.Tensor:
+  """The sum of part r of the tensors of all replicas: `[replicas, ...] -> [...]`."""
+  return _moved("reduce_scatter", x, all_gather)
 
 
 def all_to_all(x: tf.Tensor) -> tf.Tensor:
@@ -35,10 +44,12 @@ def all_to_all(x: tf.Tensor) -> tf.Tensor:
   return _moved("all_to_all", x, all_to_all)
 
 
-def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor],
+           of_parts: bool = False) -> tf.Tensor:
   """The result of a move of `x` on this replica; `gradient` is the move's own."""
   size = x.shape.num_elements()
-  transfer = Transfer(move, None if size is None else size * x.dtype.size)
+  transfer = Transfer(move, None if size is None else size * x.dtype.size,
+                      context.num_replicas() if of_parts else None)
   for hook in context.current().hooks:
     hook.transferred(transfer)
   if context.current().is_apart:
@@ -47,7 +58,8 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor]) 
     return _on_tpu(move, x)
   else:
     result = tf.distribute.get_replica_context().merge_call(functools.partial(_merged, move), (x,))
-  result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else x.shape)
+  result.set_shape([context.num_replicas(), *x.shape] if move == "all_gather" else
+                   x.shape[1:] if move == "reduce_scatter" else x.shape)
   if not x.dtype.is_floating:
     return result
   # The gradient of `tf.gather` is no tensor yet.
@@ -68,6 +80,10 @@ def _merged(move: str, strategy: tf.distribute.Strategy, x: Any) -> Any:
     # On the devices of the tensors, which may be on another logical device than the first.
     devices = [x.device or device for device, x in zip(devices, tensors, strict=True)]
     return _per_replica(strategy, _in_memory(move, devices, tensors))
+  if move == "reduce_scatter":  # Each replica adds up what arrives.
+    parts = tensorflow_internals.launched(launchers, "all_to_all", tensors)
+    return _per_replica(strategy, [
+        _on(device, _summed, x) for device, x in zip(devices, parts, strict=True)])
   if move != "all_reduce":
     return _per_replica(strategy, tensorflow_internals.launched(launchers, move, tensors))
   # Its destinations are devices, and the arguments of a step have none.
@@ -85,9 +101,10 @@ def _per_replica(strategy: tf.distribute.Strategy, tensors: Sequence[tf.Tensor])
 def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]
                ) -> list[tf.Tensor]:
   """A move between devices that share memory, or copy from each other."""
-  if move == "all_to_all":
+  if move in ("all_to_all", "reduce_scatter"):
     parts = [tf.unstack(x) for x in tensors]
-    return [_on(device, tf.stack, of_replica)
+    join = tf.stack if move == "all_to_all" else tf.add_n
+    return [_on(device, join, of_replica)
             for device, *of_replica in zip(devices, *parts, strict=True)]
   # Made once and read by all, so that the work grows with the number of replicas, not its square.
   result = _on(devices[0], tf.add_n if move == "all_reduce" else tf.stack, tensors)
@@ -99,11 +116,16 @@ def _on(device: str, function: Callable, x: Any) -> tf.Tensor:
     return function(x)
 
 
+def _summed(x: tf.Tensor) -> tf.Tensor:
+  return tf.reduce_sum(x, axis=0)
+
+
 def _on_tpu(move: str, x: tf.Tensor) -> tf.Tensor:
   """A move as a sum over replicas, which TensorFlow differentiates and compiles for TPUs."""
   replica, count = tf.distribute.get_replica_context(), context.num_replicas()
-  if move == "all_reduce":
-    return replica.all_reduce(tf.distribute.ReduceOp.SUM, x)
+  if move in ("all_reduce", "reduce_scatter"):
+    total = replica.all_reduce(tf.distribute.ReduceOp.SUM, x)
+    return total if move == "all_reduce" else tf.gather(total, context.replica_id())
   slots = in_slot(x, context.replica_id(), count)
   gathered = replica.all_reduce(tf.distribute.ReduceOp.SUM, slots)
   return gathered if move == "all_gather" else tf.gather(gathered, context.replica_id(), axis=1)

@@ -22,6 +22,11 @@ WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.i
         tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
 
 
+def as_added(x: tf.Tensor) -> tf.Tensor:
+  """Casts a tensor to the dtype in which collectives move and add it: 32 bits for half floats."""
+  return tf.cast(x, WIRE[x.dtype])
+
+
 class Group:
   """The group of this replica, and the replica's place in it.
 

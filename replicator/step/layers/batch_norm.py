@@ -20,31 +20,30 @@ import tensorflow as tf
 class GlobalBatchNorm(keras.layers.Layer):
   """Batch normalization over the examples of all replicas (Ioffe and Szegedy 2015).
 
-  It normalizes over all axes but the last: `[n, ..., c] -> [n, ..., c]`,
+  Normalizes over all axes but the last: `[n, ..., c] -> [n, ..., c]`,
 
       y = gamma (x - mean) / sqrt(variance + epsilon) + beta
 
-  Every replica contributes its count, mean and variance, which are combined as in Chan et al.
-  (1979). That takes one collective, is exact even where `E[x^2] - E[x]^2` cancels, and is
-  differentiable to any order. Inside `replicator.microbatch` the examples are those of one
-  micro-batch of all replicas. Statistics are float32 under the mixed policies, and float64 under
-  the policy 'float64'.
+  The count, mean and variance of each replica are combined as in Chan et al. (1979). This takes one
+  collective, is exact even where `E[x^2] - E[x]^2` cancels, and is differentiable to any order.
+  Inside `replicator.microbatch`, statistics are those of one micro-batch over all replicas. They
+  are float32 under the mixed policies, and float64 under the policy 'float64'.
 
-  A layer that is not `trainable` normalizes with its moving statistics, and keeps them, as Keras'
-  own batch normalization does.
+  A layer that is not `trainable` normalizes with its moving statistics and does not update them,
+  as in Keras.
 
   Args:
-    momentum: the share of the moving statistics that each training step keeps.
+    momentum: the share of the moving statistics that is kept at each training step.
     epsilon: a small number added to the variance.
     center: whether to add a learned offset `beta [c]`.
     scale: whether to multiply by a learned factor `gamma [c]`.
-    groups: lists of replicas that each normalize alone; see `step.collectives.collectives`.
-      The moving statistics are those of all replicas, so they are the same on every replica.
-    gamma_initializer: the initial gamma, such as 'ones' or, for a residual block that begins as the
+    groups: lists of replicas; each group normalizes on its own, see `step.collectives.collectives`.
+      The moving statistics are over all replicas, so they are the same on every replica.
+    gamma_initializer: the initial gamma: 'ones' or, for a residual block that starts as the
       identity, 'zeros' (Goyal et al. 2017, arXiv:1706.02677).
 
   Raises:
-    UsageError: the groups are not those of the replicas.
+    UsageError: the groups do not partition the replicas.
   """
 
   def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5, center: bool = True,
@@ -85,7 +84,7 @@ class GlobalBatchNorm(keras.layers.Layer):
     else:
       scale, offset = self._scale_and_offset(x)
       multiplier = tf.math.rsqrt(self.moving_variance.value + self.epsilon) * scale
-      # Subtracted first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
+      # Subtract first: x * multiplier - mean * multiplier would cancel where |mean| >> std.
       outputs = (x - self.moving_mean.value) * multiplier + offset
     return tf.cast(outputs, self.compute_dtype)
 
@@ -95,13 +94,13 @@ class GlobalBatchNorm(keras.layers.Layer):
             tf.convert_to_tensor(self.beta.value) if self.center else tf.zeros(channels, x.dtype))
 
   def _has_fused_operation(self, x: tf.Tensor) -> bool:
-    # TensorFlow's fused operation takes one replica's [n, h, w, c], not in float64, and XLA expands
+    # TensorFlow's fused operation takes one replica's [n, h, w, c] and no float64, and XLA expands
     # it into E[x^2] - E[x]^2.
     return (context.num_replicas() == 1 and self.groups is None and x.shape.rank == 4
             and self.compute_dtype != "float64" and not context.current().xla)
 
   def _call_fused(self, x: tf.Tensor) -> tf.Tensor:
-    """The same outputs in a quarter of the time."""
+    """Computes the same outputs in a quarter of the time."""
     scale, offset = (tf.cast(v, tf.float32) for v in self._scale_and_offset(x))
     outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=scale, offset=offset,
@@ -111,14 +110,14 @@ class GlobalBatchNorm(keras.layers.Layer):
     return outputs
 
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
-    """Moves the statistics once per batch, towards the mean over its micro-batches."""
+    """Moves the statistics once per batch, toward the mean over its micro-batches."""
     context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would move its statistics")
     with xla.alike():
-      # An update that is skipped because of an infinity or NaN must not move the statistics either.
+      # When an update is skipped for an infinity or NaN, the statistics must not move either.
       is_finite = tf.math.is_finite(variance)
       for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
         old = before_batch = tf.convert_to_tensor(statistic.value)
-        if not context.in_inner_graph():  # A branch cannot keep it for later micro-batches.
+        if not context.in_inner_graph():  # Later micro-batches cannot use a tensor of a branch.
           before_batch = context.once(functools.partial(tf.identity, old))
         kept = tf.where(is_finite, new, before_batch)
         statistic.assign(old + replicated.average_change(
@@ -135,13 +134,13 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
                      groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
   """Normalizes `x [n, ..., c]` to the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  The moments are over all axes but the last and over the group's replicas, whose n may differ or be
-  0. It takes one collective, and one for the gradient: with normalized values h, N values per
-  channel in the group, and sums over the group,
+  The moments are over all axes but the last, and over the replicas of the group; n may differ
+  between them, or be 0. It takes one collective, and one more for the gradient: with normalized
+  values h, N values per channel in the group, and sums over the group,
 
       dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
 
-  Also returns the mean and biased variance `[c]` over all replicas, which pass no gradient.
+  Also returns the mean and biased variance `[c]` over all replicas, without gradients.
   """
   (mean, variance), everywhere, count = _combined_moments(x, groups)
   inverse = tf.math.rsqrt(variance + epsilon)
@@ -155,7 +154,7 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
     dx = (dy - along_offset - normalized * along_scale) * (scale * inverse)
     return [dx, of_scale, of_offset]
 
-  # Automatic differentiation would go back through the combination of the replicas' moments.
+  # Automatic differentiation would go through the combination of the replicas' moments.
   outputs, *moments = tensorflow_internals.with_gradient(
       [normalized * scale + offset, *everywhere], [x, scale, offset], gradient)
   return outputs, tuple(moments)
@@ -163,19 +162,19 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
                       ) -> tuple[_Moments, _Moments, tf.Tensor]:
-  """The moments of the group, those of all replicas, and the number of the group's examples."""
+  """The moments of the group, those of all replicas, and the group's number of values `[1]`."""
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
   count = _count(x, x.dtype)
   size = x.shape.num_elements()
-  if not size:  # There are no values, or it is known only when the step runs.
+  if not size:  # No values, or a size that is known only when the step runs.
     mean, variance = (tf.where(count > 0, moment, 0.0) for moment in (mean, variance))
   if context.num_replicas() == 1 and groups is None:
     return (mean, variance), (mean, variance), count
   validation.check_in_step("GlobalBatchNorm on several replicas")
   combine: Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]] = _combine
-  # All must ask, also those that have no values.
+  # All replicas must ask, even those without values.
   if context.num_replicas() > 1 and validation.all_are_here() and (
       validation.are_equal_here([size]) and size):
     packed = collectives.all_gather(tf.stack([mean, variance]))
@@ -191,12 +190,12 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
 
 
 def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """The number of values of each channel: `[1]`."""
+  """The number of values per channel: `[1]`."""
   return tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis]
 
 
 def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
-  """The moments and the count of replicas that have `count` each, given `[replicas, 2, c]`."""
+  """The moments and count over replicas with `count` values each, given `[replicas, 2, c]`."""
   means, variances = tf.unstack(packed, axis=1)
   mean = tf.reduce_mean(means, axis=0)
   variance = tf.reduce_mean(variances + tf.math.squared_difference(means, mean), axis=0)
@@ -204,7 +203,7 @@ def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Te
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
-  """The moments and the count of all replicas, given those of each: `[replicas, 1 + 2 c]`."""
+  """The moments and count over replicas, given those of each: `[replicas, 1 + 2 c]`."""
   channels = packed.shape[-1] // 2
   counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
   total = tf.reduce_sum(counts)
@@ -217,18 +216,18 @@ def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
 @contextlib.contextmanager
 def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any], passes: int
                             ) -> Iterator[None]:
-  """A context in which `network` normalizes with statistics averaged over training passes.
+  """Makes `network` normalize, in the body, with statistics averaged over training passes.
 
   These are the "standing statistics" of Brock et al. 2019 (arXiv:1809.11096). A generator with
-  averaged weights needs them, because the moving statistics belong to the weights in training.
-  Inside `Optimizer.averaged_weights` the passes use the averages. No variable changes.
+  averaged weights needs them, because its moving statistics belong to the weights in training.
+  Inside `Optimizer.averaged_weights` the passes use the averaged weights. No variable changes.
 
       with optimizer.averaged_weights(), replicator.use_standing_statistics(
           generator, lambda i: generator(latents[i], training=True), passes=16):
         samples = generator(z, training=False)
 
   Args:
-    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass. Those
+    network: a network with one or more `GlobalBatchNorm` layers, each called once per pass. Layers
       that are not `trainable` keep their moving statistics.
     forward: called with 0, 1, ..., `passes - 1`; runs the network on a batch, with `training=True`.
     passes: the number of passes.
@@ -247,7 +246,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   zeros = {id(v): tf.zeros_like(v.value) for v in moving}
   totals = [0.0] * len(moving)
   for i in range(passes):
-    # From zero, one pass moves the statistics by their share of its moments.
+    # Starting from zero, one pass moves the statistics to their share of its moments.
     with VariableScope({**enclosing, **zeros}) as scope:
       forward(i)
     totals = [total + scope.get_current_value(v) / share

@@ -1,4 +1,4 @@
-"""Dropout whose mask belongs to the example, so that many replicas drop what one would."""
+"""Dropout whose masks do not depend on the number of replicas."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,32 +12,33 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable("replicator")
 class Dropout(keras.layers.Layer):
-  """Sets random elements to zero in training, and scales up the others (Srivastava et al. 2014).
+  """Dropout with the same masks on any number of replicas (Srivastava et al. 2014).
 
-  `[n, ...] -> [n, ...]`, floating: each element is kept with probability `1 - rate` and divided by
-  `1 - rate`, so that its expected value stays. Inference returns the inputs.
+  `[n, ...] -> [n, ...]`, floating: in training, each element is kept with probability `1 - rate`
+  and divided by `1 - rate`, so that its expected value stays; otherwise it becomes zero. Inference
+  returns the inputs.
 
   `keras.layers.Dropout` has the same mask on every replica. Here the mask of example k of a step is
   the same on any number of replicas, in any micro-batches and any precision, and a resumed run
   continues the masks exactly.
 
   Axis 0 holds the replica's examples. Call a network once per batch, not on two batches joined
-  along axis 0: their rows would be in another order on two replicas.
+  along axis 0: the order of their rows would depend on the number of replicas.
 
-  All calls in a step draw from one stream, one after the other, and each draws another mask. The
-  stream is not named after the layer, because Keras numbers layers as they are made: a network
-  that is built second in a process would have other masks.
+  All calls in a step draw from one stream in turn, each a different mask. The stream is not named
+  after the layer, because Keras numbers layers as they are made: the masks of a network would
+  depend on how many were built before it.
 
   Args:
     rate: the probability of zero, in [0, 1).
     noise_shape: the shape of the mask: None for an axis of the inputs' size, 1 for an axis that
       shares the mask. `[None, 1, 1, None]` drops whole channels. Axis 0 must be None.
-    stream: the stream of `replicator.random`. In a stream of its own, a layer's masks do not
-      depend on which other layers the step calls.
+    stream: the stream of `replicator.random`. With a separate stream, a layer's masks do not depend
+      on which other layers the step calls.
 
   Raises:
-    UsageError: the rate or the noise shape is impossible, or the layer is called in a branch or
-      loop of the step (see `replicator.random`).
+    UsageError: the rate or the noise shape is invalid, or the layer is called in a branch or loop
+      of the step (see `replicator.random`).
   """
 
   def __init__(self, rate: float, noise_shape: Sequence[int | None] | None = None,

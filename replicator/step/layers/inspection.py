@@ -1,4 +1,4 @@
-"""Layers of a network, their kernels, and operations that TensorFlow cannot differentiate."""
+"""The layers of a network, their kernels, and operations that have no gradient."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -11,21 +11,21 @@ from replicator.internals.tensorflow_internals import has_gradient
 import keras
 import tensorflow as tf
 
-# Keras keeps the outputs of these layers on other axes of the kernel than the last.
+# In the kernels of these layers, the outputs are not on the last axis.
 _TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
                keras.layers.Conv3DTranspose)
 _DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
 
 def layers_of(network: Any, kinds: tuple[type, ...]) -> list[keras.layers.Layer]:
-  """The layers of these kinds in a network, however deep; none if it is a mere function."""
+  """Returns the layers of these kinds in a network, at any depth; none for a plain function."""
   if not isinstance(network, keras.layers.Layer):
     return []
   return [layer for layer in layers_in(network) if isinstance(layer, kinds)]
 
 
 def kernel_matrix(layer: keras.layers.Layer, kernel: tf.Tensor) -> tf.Tensor:
-  """The kernel of a layer as a matrix `[rows, num_outputs]`, with a column for each output.
+  """Returns the kernel of a layer as a matrix `[rows, num_outputs]`, a column for each output.
 
   Raises:
     UsageError: see `num_outputs`.
@@ -37,10 +37,10 @@ def kernel_matrix(layer: keras.layers.Layer, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def num_outputs(layer: keras.layers.Layer, shape: Sequence[int]) -> int:
-  """The number of outputs of a layer whose kernel has this shape.
+  """Returns the number of outputs of a layer whose kernel has this shape.
 
   Raises:
-    UsageError: the layer is an EinsumDense, whose equation alone says where its outputs are.
+    UsageError: the layer is an EinsumDense, whose output axes depend on its equation.
   """
   if isinstance(layer, keras.layers.EinsumDense):
     raise UsageError(f"the kernel of EinsumDense '{layer.name}' is a matrix only with its "
@@ -52,10 +52,10 @@ def num_outputs(layer: keras.layers.Layer, shape: Sequence[int]) -> int:
 
 @contextlib.contextmanager
 def operations_without_gradient() -> Iterator[set[str]]:
-  """A context that ends with the types of its operations that have no gradient.
+  """Collects the types of operations in the body that have no gradient.
 
-  The set is empty until the context ends. In eager mode it stays empty: there is no graph to look
-  at, and TensorFlow itself will name the operation.
+  The set is filled when the body ends. In eager mode it stays empty: there is no graph to inspect,
+  and TensorFlow's own error names the operation.
   """
   found: set[str] = set()
   if tf.executing_eagerly():

@@ -1,4 +1,4 @@
-"""Recomputation of activations in the backward pass, which trades time for memory."""
+"""Recomputes activations in the backward pass, which trades time for memory."""
 
 import contextlib
 import dataclasses
@@ -17,29 +17,29 @@ import tree
 
 
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
-  """Makes a function whose gradient computes it again, and so keeps none of its activations.
+  """Wraps a function so that its gradient recomputes it, and none of its activations are kept.
 
-  What a network keeps for its gradient falls to the inputs of such functions, and the activations
-  inside a single function. Each gradient takes one more forward pass (Chen et al. 2016,
-  arXiv:1604.06174). Divide a deep network into a few blocks:
+  A network then keeps only the inputs of such functions, plus the activations of the one being
+  differentiated. Each gradient takes one more forward pass (Chen et al. 2016, arXiv:1604.06174).
+  Divide a deep network into a few blocks:
 
       for block in self.blocks:
         x = replicator.recompute_grad(block)(x, training=True)
 
-  Outputs, gradients of any order and states are those of `function` itself. The second pass has the
-  random numbers and the Keras variables, such as weights and moving statistics, that the first one
-  found, and what it assigns is dropped. A `tf.Variable` must not change in between, and a tape that
-  the function opens itself finds no gradients. Collectives are made in both passes.
+  Outputs, gradients of any order and states are those of `function` itself. The second pass uses
+  the same random numbers and the same values of Keras variables, such as weights and moving
+  statistics, as the first, and its assignments are dropped. A `tf.Variable` must not change in
+  between, and a tape opened inside the function gets no gradients. Collectives run in both passes.
   `tf.recompute_grad` and `keras.RematScope` would draw, iterate and move statistics twice.
 
   Args:
-    function: a layer, a network or another function, which returns a nest of tensors. Its layers
-      are built. It takes the tensors that have gradients as arguments, in any nest, and may use
+    function: a layer, a network or another function that returns a nest of tensors. Its layers must
+      be built. It takes all tensors that have gradients as arguments, in any nest, and may use
       variables from anywhere.
 
   Raises:
     UsageError: when it is called: the function builds layers, adds losses, is called on Keras'
-      symbolic tensors, or in a compiled step uses a tensor with a gradient that is no argument.
+      symbolic tensors, or in a compiled step uses a tensor with a gradient that is not an argument.
       When its gradient is taken in a compiled step: it assigns a `tf.Variable` or draws with
       `tf.random`.
   """
@@ -54,11 +54,11 @@ class _Call:
   def __init__(self, function: Callable[..., Nest], args: tuple, kwargs: dict):
     self._function = function
     self._name = getattr(function, "name", getattr(function, "__qualname__", "the function"))
-    # What an enclosing scope replaces is an input too: SpectralNorm gives its layer a kernel.
+    # Values that an enclosing scope replaces are inputs too, such as the kernel of SpectralNorm.
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
-    # The earlier values of the Keras variables that it has read or assigned, by id, and the ids of
-    # those with gradients.
+    # The values of the Keras variables that it read or assigned, before the first pass, by id, and
+    # the ids of those with gradients.
     self._before: dict[int, tf.Tensor] = {}
     self._weights: list[int] = []
     self._again = _bookmark()
@@ -77,7 +77,7 @@ class _Call:
     return tree.map_structure(lambda x: next(outputs) if _is_floating(x) else x, self._results)
 
   def _first_pass(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Variable]:
-    """Computes the results; returns the trainable variables that they need, but for Keras' own."""
+    """Computes the results; returns the trainable variables they depend on, except Keras' own."""
     with (tensorflow_internals.unrecorded(), tensorflow_internals.variables_read() as variables,
           tf.name_scope("first_pass") as name):
       self._results, scope = self._run(inputs)
@@ -94,14 +94,14 @@ class _Call:
 
   def _second_pass(self, inputs: list[tf.Tensor], variables: Sequence[tf.Tensor | tf.Variable],
                    dy: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-    """The gradients by the inputs, None for those that are not floating, and by the variables."""
+    """The gradients for the inputs, None for those that are not floating, and the variables."""
     with tf.GradientTape() as tape, self._again(), tf.name_scope("second_pass") as name:
       tape.watch([*_floating(inputs), *variables])
       results, _ = self._run(inputs)
     self._check_second_pass(_operations(name))
     gradients = tape.gradient(_floating(results), [*_floating(inputs), *variables],
                               output_gradients=list(dy))
-    # The variables' gradients first: while one is missing, the activations are kept.
+    # Wait for the variables' gradients: until they are computed, the activations are kept.
     with tf.control_dependencies([x for x in tree.flatten(gradients) if tf.is_tensor(x)]):
       of_inputs = iter([x if x is None else tf.identity(x)
                         for x in gradients[:len(_floating(inputs))]])
@@ -109,14 +109,14 @@ class _Call:
         gradients[len(_floating(inputs)):])
 
   def _run(self, inputs: Sequence[tf.Tensor]) -> tuple[Nest, keras_internals.VariableScope]:
-    """Calls the function in a scope that holds the state that the first pass found."""
+    """Calls the function in a scope with the state before the first pass."""
     tensors = iter(inputs)
     args, kwargs, replaced = tree.map_structure(
         lambda x: next(tensors) if _is_input(x) else x, self._inputs)
     with keras_internals.VariableScope({**self._before, **replaced}) as scope:
       return self._function(*args, **kwargs), scope
 
-  # ---- What would be wrong without a word -------------------------------------------------------
+  # ---- What would silently give wrong results ---------------------------------------------------
 
   def _refuse(self, why: str) -> None:
     raise UsageError(f"recompute_grad: '{self._name}' {why}")
@@ -144,9 +144,9 @@ class _Call:
 
 
 def _bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
-  """Marks this place in the step; the result makes contexts in which the code is there again.
+  """Marks this place in the step; returns a context manager that goes back to it.
 
-  There, streams draw what they drew after the mark, and nobody is informed of draws and signals.
+  In its body, streams repeat what they drew after the mark, and hooks are not called.
   """
   step = context.current()
   draws, part = step.draws.copy(), _copy(step.microbatch)
@@ -181,20 +181,20 @@ def _floating(values: Nest) -> list[tf.Tensor]:
 
 
 def _operations(scope: str) -> list[tf.Operation]:
-  """The operations of a name scope, which others, of another replica's thread, may interrupt."""
+  """The operations of a name scope; those of another replica's thread may come in between."""
   operations = tf.compat.v1.get_default_graph().get_operations()
   return [op for op in operations if op.name.startswith(scope)]
 
 
 def _after(dy: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """The inputs, but not before `dy` is known, when the activations of later functions are freed.
+  """Returns the inputs once `dy` is computed, when activations of later functions are freed.
 
-  TensorFlow would merge the two passes into one that keeps its activations, if they could run at
-  the same time.
+  If the two passes could run at the same time, TensorFlow would merge them into one that keeps its
+  activations.
   """
   if not context.current().xla:
     with tf.control_dependencies(dy):
       return [tf.identity(x) for x in inputs]
-  # XLA knows no control dependencies.
+  # XLA ignores control dependencies.
   is_nan = tf.reduce_any(tf.math.is_nan(tf.reshape(dy[0], [-1])[:1]))
   return [tf.where(is_nan, tf.zeros_like(x), x) for x in inputs]

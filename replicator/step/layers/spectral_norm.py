@@ -13,36 +13,36 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable("replicator")
 class SpectralNorm(keras.layers.Wrapper):
-  """Divides a layer's kernel by its largest singular value (Miyato et al. 2018).
+  """A wrapper that divides a layer's kernel by its largest singular value (Miyato et al. 2018).
 
       W_normalized = W / sigma(W),  sigma(W) = v^T W u,  v = W u / |W u|
 
-  The kernel is seen as the matrix `[rows, columns]` of the paper and of PyTorch, with a column for
-  each output:
+  The kernel is treated as the matrix `[rows, columns]` of the paper and of PyTorch, with a column
+  for each output:
 
   | layer | kernel | matrix |
   | --- | --- | --- |
   | `Dense` | `[i, o]` | `[i, o]` |
-  | `Conv1D`, `Conv2D`, `Conv3D`, with groups too | `[..., i, o]` | `[... i, o]` |
+  | `Conv1D`, `Conv2D`, `Conv3D`, also with groups | `[..., i, o]` | `[... i, o]` |
   | `Conv1DTranspose`, `Conv2DTranspose`, `Conv3DTranspose` | `[..., o, i]` | `[... i, o]` |
   | `DepthwiseConv1D`, `DepthwiseConv2D` | `[..., i, m]` | `[..., i m]` |
   | `Embedding` | `[num, dim]` | `[num, dim]` |
-  | any other with a `kernel`, such as your own | `[..., o]` | `[..., o]` |
+  | any other layer with a `kernel`, such as your own | `[..., o]` | `[..., o]` |
 
-  A power iteration in each training call follows the leading singular vector u; with micro-batches,
-  one per batch. A call without training takes the same sigma of the u that is there; with
-  micro-batches, of the u that the first of them finds. As in the paper, the vectors are constants
-  for the gradient. All replicas hold the same kernel and compute the same vectors, so no collective
-  is needed. The kernel variable itself is never overwritten. The scale of the kernel does not
-  matter, and a kernel of zeros stays zero: u waits until it is not. What the wrapped layer assigns
-  in its call, and the losses that it adds, are kept. A layer that is not `trainable` keeps its u.
+  Each training call makes one power iteration for the leading singular vector u; with
+  micro-batches, one per batch. A call without training computes sigma from the current u; with
+  micro-batches, from the u at the first of them. As in the paper, the vectors are constants for the
+  gradient. All replicas hold the same kernel and compute the same vectors, so no collective is
+  needed. The kernel variable itself is never overwritten. The kernel may have any scale; while it
+  is zero, it stays zero and u does not change. The wrapped layer's assignments and added losses are
+  kept. A layer that is not `trainable` keeps its u.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
     power_iterations: the number of power iterations per training call.
 
   Raises:
-    UsageError: the layer has no kernel or several, its kernel is no matrix of outputs, or Keras
+    UsageError: the layer has no kernel or several, its kernel is not a matrix of outputs, or Keras
       recomputes its call.
   """
 
@@ -81,7 +81,7 @@ class SpectralNorm(keras.layers.Wrapper):
     if training and self.power_iterations:
       context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
       u = context.once(lambda: self._iterate(tf.stop_gradient(matrix)))
-    elif context.in_inner_graph():  # A branch cannot keep it for later micro-batches.
+    elif context.in_inner_graph():  # Later micro-batches cannot use a tensor of a branch.
       u = _unit(self.u.value)
     else:
       u = context.once(lambda: _unit(self.u.value))
@@ -116,8 +116,8 @@ def _kernel_of(layer: keras.layers.Layer) -> keras.Variable:
 
 
 def _unit(vector: tf.Tensor, otherwise: float | tf.Tensor = 0.0) -> tf.Tensor:
-  """`vector / |vector|`; `otherwise` if the vector is zero or not finite, and has no direction."""
-  # A float32 may not hold the squares of the vector itself.
+  """Returns `vector / |vector|`, or `otherwise` if the vector is zero or not finite."""
+  # The squares of the vector itself may overflow a float32.
   near = tf.math.divide_no_nan(vector, tf.reduce_max(tf.abs(vector)))
   square = tf.reduce_sum(tf.square(near))
   return tf.where(square > 0, near * tf.math.rsqrt(square), otherwise)

@@ -20,26 +20,32 @@ _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
 """Optimizers that update each number of a variable independently of the others."""
 
+SHARDABLE = (*_ELEMENTWISE, keras.optimizers.Ftrl)
+"""Those that may update a part of a variable alone. The update of Ftrl also reads the variable."""
+
 # Vectors are padded with zeros to a multiple of this length, and so of most numbers of cores. XLA
 # computes one number at a time if the cores cannot share a vector evenly.
 _MULTIPLE = 768
 
 
-def flatten(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
-            ) -> list["FlatVariable"]:
-  """Joins the variables that share a dtype and devices, for an elementwise optimizer."""
-  if type(optimizer) not in _ELEMENTWISE:
-    return [FlatVariable([variable]) for variable in variables]
+def grouped(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+            ) -> list[list[keras.Variable]]:
+  """The variables that an elementwise optimizer updates as one: they share a dtype and devices.
+
+  An `update_step` of a user sees each variable by itself.
+  """
+  if type(optimizer) not in _ELEMENTWISE or "update_step" in vars(optimizer):
+    return [[variable] for variable in variables]
   groups: dict[tuple, list[keras.Variable]] = {}
   for variable in variables:
     devices = tuple(copy.device for copy in copies_of(variable.value))
     groups.setdefault((variable.dtype, devices), []).append(variable)
-  return [FlatVariable(group) for group in groups.values()]
+  return list(groups.values())
 
 
-def layout(flats: Sequence["FlatVariable"]) -> str:
+def layout(groups: Sequence[Sequence[keras.Variable]]) -> str:
   """A hash of the layout of the slots. Slots with another hash belong to other variables."""
-  shapes = [[tuple(v.shape) for v in flat.variables] for flat in flats]
+  shapes = [[tuple(v.shape) for v in group] for group in groups]
   return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
 
 
@@ -97,23 +103,24 @@ class FlatVariable(keras.Variable):
     return [tf.reshape(part, v.shape)
             for part, v in zip(parts, self.variables, strict=True)]
 
-  def update(self, optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor,
+  def update(self, optimizer: keras.optimizers.Optimizer, gradient: tf.Tensor, step: tf.Tensor,
              learning_rate: tf.Tensor, changing: Container[int]) -> None:
     """Updates one device's copies of the variables, as one Keras update per variable would.
 
     Those whose id is not among `changing` stay, and so do their slots. It is called where `value`
     of the variables and of the optimizer's own is the copy to update, and that of `iterations` the
-    number of updates before this one. The optimizer is built with `seen_by_optimizer()`; `gradient`
-    has the shape of that.
+    number of updates before this one. Schedules have their value at `step`. The optimizer is built
+    with `seen_by_optimizer()`; `gradient` has the shape of that.
     """
     copies = [variable.value for variable in self.variables]
     changes = [id(variable) in changing for variable in self.variables]
-    with tf.device(copies[0].device), replaced(optimizer, self._settings(optimizer)):
+    with tf.device(copies[0].device), replaced(optimizer, self._settings(optimizer, step)):
       # A number, or the tensor of a schedule.
       decays = tf.is_tensor(optimizer.weight_decay) or bool(optimizer.weight_decay)
       for variable, copy, is_changed in zip(self.variables, copies, changes, strict=True):
         if is_changed and decays and decays_weights_of(optimizer, variable):
           copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
+      copies[0].path = self.variables[0].path  # A variable of TensorFlow has none.
       target = copies[0] if len(copies) == 1 else _Copies(self, copies, changes)
       # Slots of as long a vector elsewhere do not change here.
       slots = [] if all(changes) else [
@@ -127,13 +134,13 @@ class FlatVariable(keras.Variable):
         if is_changed and variable.constraint is not None:
           copy.assign(variable.constraint(variable))
 
-  def _settings(self, optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+  def _settings(self, optimizer: keras.optimizers.Optimizer, step: tf.Tensor) -> dict[str, Any]:
     """The settings of an optimizer, such as `beta_2`, for this update.
 
     Schedules are tensors now. The learning rate, which Keras keeps under a private name, is not
     among them.
     """
-    schedules = {name: tf.cast(value_at(value, optimizer.iterations.value), self.dtype)
+    schedules = {name: tf.cast(value_at(value, step), self.dtype)
                  for name, value in vars(optimizer).items()
                  if is_schedule(value) and not name.startswith("_")}
     return {**(unrounded(optimizer) if self.dtype == "float64" else {}), **schedules}
@@ -147,7 +154,7 @@ class _Copies:
 
   def __init__(self, flat: FlatVariable, copies: Sequence[tf.Variable], changes: Sequence[bool]):
     self._flat, self._copies, self._changes = flat, copies, changes
-    self.dtype, self.shape = flat.dtype, flat.shape
+    self.dtype, self.shape, self.path = flat.dtype, flat.shape, flat.path
 
   def __getattr__(self, name: str) -> Any:
     # Keras finds the slots by the variable that it was built with.

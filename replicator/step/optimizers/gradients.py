@@ -1,6 +1,6 @@
 """The gradients of an update: matched with the variables of its optimizer, and clipped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replicator.errors import UsageError
 from replicator.step import context
@@ -20,6 +20,8 @@ def matched(name: str, owned: Sequence[keras.Variable], gradients: list[tf.Tenso
     raise UsageError(f"{name}.apply: called inside a tf.cond, tf.while_loop or tf.function of the "
                      "step, where replicas cannot meet; call it in the step itself, in a Python "
                      "loop, and for an update at every n-th call write wrap_optimizer(every=n)")
+  if any(isinstance(gradient, tuple) for gradient in gradients):  # The form of apply_gradients.
+    raise UsageError(f"{name}.apply: given pairs, as of zip; write apply(gradients, variables)")
   unfrozen = [v for v in owned if v.trainable]
   ids = lambda variables: [id(v) for v in variables]
   if variables is not None and ids(variables) not in (ids(owned), ids(unfrozen)):
@@ -38,15 +40,16 @@ def matched(name: str, owned: Sequence[keras.Variable], gradients: list[tf.Tenso
   return {id(v): tf.convert_to_tensor(g) for g, v in pairs if g is not None}
 
 
-def clipped(gradients: list[tf.Tensor], clip_norm: float | None
+def clipped(gradients: list[tf.Tensor], clip_norm: float | None,
+            norm_of: Callable[[list[tf.Tensor]], tf.Tensor] = tf.linalg.global_norm
             ) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Clips averaged gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
 
-  |g| is the norm of all gradients together; a `clip_norm` of None clips nothing. Also returns |g|,
-  float32 or float64 [], which is not finite if a gradient is not.
+  |g| is the norm of all gradients together, `norm_of` them; a `clip_norm` of None clips nothing.
+  Also returns |g|, float32 or float64 [], which is not finite if a gradient is not.
   """
   widest = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
-  norm = tf.linalg.global_norm([tf.cast(gradient, widest) for gradient in gradients])
+  norm = norm_of([tf.cast(gradient, widest) for gradient in gradients])
   if clip_norm is not None:
     gradients = [tf.clip_by_global_norm([gradient], clip_norm, tf.cast(norm, gradient.dtype))[0][0]
                  for gradient in gradients]

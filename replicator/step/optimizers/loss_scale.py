@@ -51,13 +51,14 @@ class LossScale(tf.Module):
     parts = kept.pop(self)  # The next update may have another scale.
     return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]
 
-  def holds(self, gradients: list[tf.Tensor]) -> tf.Tensor:
-    """Whether float16 holds the scaled gradients of the whole batch, given its gradients: bool [].
+  def holds(self, largest: tf.Tensor) -> tf.Tensor:
+    """Whether float16 holds the scaled gradients of the whole batch: bool [].
+
+    `largest` is the largest of its gradients, without its sign, float32 [].
 
     Each part alone may be finite where their sum is not, and so may one part in a float32 layer.
     With a factor of 1, float16 need not hold them, because such layers may have such gradients.
     """
-    largest = tf.reduce_max([tf.cast(tf.reduce_max(tf.abs(x)), tf.float32) for x in gradients])
     return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)
 
   def adapt(self, finite: tf.Tensor) -> None:

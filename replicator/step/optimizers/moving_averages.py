@@ -15,8 +15,10 @@ from replicator.internals.keras_internals import (
 )
 from replicator.internals.tensorflow_internals import is_in_trace, may_be_recorded
 from replicator.step import context
+from replicator.step.collectives import collectives
 from replicator.step.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of
+from replicator.step.shards import Shards, begin, divide, gathered, shards_of
 
 import keras
 import tensorflow as tf
@@ -30,22 +32,27 @@ class MovingAverages(tf.Module):
   `trainable` stays: what is frozen goes on as it was. `values` are the averages.
   """
 
-  def __init__(self, variables: Sequence[keras.Variable], decay: Number, start: int, every: int):
+  def __init__(self, variables: Sequence[keras.Variable], decay: Number, start: int, every: int,
+               shards: int = 1):
     super().__init__(name="averages")
     self._variables, self._decay, self._start, self._every = variables, decay, start, every
-    self.values = [_copy_of(variable) for variable in variables]
+    self.values = [_copy_of(variable) if shards == 1 else _parts_of(variable, shards)
+                   for variable in variables]
+    self._shards = [shards_of(average.value) for average in self.values]
 
-  def update(self, updates: tf.Tensor) -> None:
-    """Moves the averages after update number `updates`, int64 [].
+  def update(self, updates: tf.Tensor, step: tf.Tensor, replica: int = 0) -> None:
+    """Moves the averages after update number `updates`, int64 [], in the training step `step`.
 
-    It is called where `value` of the averages and the variables is the copy of one device.
+    It is called where `value` of the averages and the variables is the copy of one device; of
+    averages that are divided over the replicas, the part of a `replica`.
     """
-    keep = tf.where(updates > self._start, value_at(self._decay, updates - 1), 0.0)
+    keep = tf.where(updates > self._start, value_at(self._decay, step), 0.0)
     due = (updates % self._every == 0) | (updates <= self._start)
-    for average, variable in zip(self.values, self._variables, strict=True):
+    for average, variable, shards in zip(self.values, self._variables, self._shards, strict=True):
       if variable.trainable:
         with tf.device(average.value.device):
-          moved = variable.value + tf.cast(keep, average.dtype) * (average.value - variable.value)
+          weight = variable.value if shards is None else shards.own([variable.value], replica)
+          moved = weight + tf.cast(keep, average.dtype) * (average.value - weight)
           if self._every > 1:  # With tf.cond, XLA would copy all averages and variables first.
             moved = tf.where(due, moved, average.value)
           average.value.assign(moved)
@@ -68,16 +75,17 @@ class MovingAverages(tf.Module):
         yield
       return
     values = {**values_of_scope(), **{
-        id(variable): tf.convert_to_tensor(average.value)
-        for variable, average in zip(self._variables, self.values, strict=True)}}
+        id(variable): tf.convert_to_tensor(average)
+        for variable, average in zip(
+            self._variables, self._whole([each.value for each in self.values]), strict=True)}}
     with calls_of_functions(True, self._check), VariableScope(values, drops=True):
       yield
 
   @contextlib.contextmanager
   def _swapped(self) -> Iterator[None]:
-    pairs = [pair for variable, average in zip(self._variables, self.values, strict=True)
-             for pair in zip(copies_of(own_value(variable)), copies_of(own_value(average)),
-                             strict=True)]
+    averages = self._whole([own_value(average) for average in self.values])
+    pairs = [pair for variable, average in zip(self._variables, averages, strict=True)
+             for pair in _paired(copies_of(own_value(variable)), average)]
     weights = [weight.read_value() for weight, _ in pairs]  # No number is copied, here and below.
     try:
       for weight, average in pairs:
@@ -87,6 +95,16 @@ class MovingAverages(tf.Module):
       for (weight, _), value in zip(pairs, weights, strict=True):
         weight.assign(value, read_value=False)
 
+  def _whole(self, values: Sequence[Any]) -> list[Any]:
+    """The values of the averages; tensors of those that are divided over the replicas."""
+    if self._shards[0] is None:
+      return list(values)
+    if context.num_replicas() > 1:
+      rows = context.once(lambda: collectives.gather_parts(list(map(tf.convert_to_tensor, values))))
+    else:
+      rows = gathered(values)
+    return [value.shards.tensors(x)[0] for value, x in zip(values, rows, strict=True)]
+
   def _check(self, compiled: Any) -> None:
     """Raises a UsageError if a graph that is called here computes with the weights."""
     handles = {id(copy.handle) for v in self._variables for copy in copies_of(own_value(v))}
@@ -94,6 +112,23 @@ class MovingAverages(tf.Module):
       raise UsageError(f"averaged_weights: '{compiled.graph.name}' was compiled before, by "
                        "get_concrete_function, and would compute with the weights here; call the "
                        "tf.function itself, or the plain function")
+
+
+def _paired(weights: Sequence[Any], average: Any) -> Iterator[tuple[Any, Any]]:
+  """Each copy of a weight with its copy of an average, or with the tensor that is for all."""
+  averages = [average] * len(weights) if isinstance(average, tf.Tensor) else copies_of(average)
+  return zip(weights, averages, strict=True)
+
+
+def _parts_of(variable: keras.Variable, replicas: int) -> keras.Variable:
+  shards = Shards([variable.shape], replicas, variable.shape)
+  with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
+    average = keras.Variable("zeros", shape=[shards.length], dtype=variable.dtype, trainable=False,
+                             name=f"{variable.name}_average", synchronization="on_read",
+                             aggregation="only_first_replica")
+  divide(average.value, shards)
+  begin(average.value, [variable.value])
+  return average
 
 
 def _copy_of(variable: keras.Variable) -> keras.Variable:

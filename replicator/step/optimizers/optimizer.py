@@ -3,30 +3,29 @@
     minimize                    the loss and its gradients g_r on the examples of replica r
       -> apply                  g = mean_r g_r in one collective;  g <- g min(1, clip_norm / |g|)
         -> replicated.update    on each replica, for its own copies of the variables:
-          -> _update            Keras' update by g;  average <- d average + (1 - d) variable
+            -> Keras' update by g;  average <- d average + (1 - d) variable
 
 This is the only place where gradients are averaged. The loss of a step is the mean over its own
 replica's examples, and a step never divides by the number of replicas.
 """
 
 import contextlib
-import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from replicator.errors import UsageError
-from replicator.internals.compiled_functions import calls_of_functions
-from replicator.internals.keras_internals import optimizer_variables
+from replicator.internals.keras_internals import optimizer_variables, rate_of
 from replicator.step import context, replicated, xla
-from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.microbatch import has_examples, microbatch
 from replicator.step.optimizers.copied_slots import CopiedSlots
-from replicator.step.optimizers.flat_variables import FlatVariable, flatten, layout
+from replicator.step.optimizers.flat_variables import FlatVariable, grouped, layout
 from replicator.step.optimizers.gradients import clipped, matched
 from replicator.step.optimizers.loss_scale import LossScale
 from replicator.step.optimizers.moving_averages import MovingAverages
-from replicator.step.optimizers.schedules import all_digits, is_schedule, replaced, unrounded
+from replicator.step.optimizers.schedules import is_schedule, value_at
+from replicator.step.optimizers.sharded_state import ShardedState
+from replicator.step.optimizers.state import State, Update
 
 import keras
 import tensorflow as tf
@@ -62,7 +61,7 @@ class Optimizer(tf.Module):
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable],
                clip_norm: float | None, skip_nonfinite: bool, averages: MovingAverages | None,
-               every: int = 1):
+               every: int = 1, shards: int = 1):
     super().__init__(name=optimizer.name)
     self.variables_updated = variables
     self.keras_optimizer = optimizer
@@ -73,24 +72,24 @@ class Optimizer(tf.Module):
     self.nonfinite_updates = replicated.variable(0, tf.int64, "nonfinite_updates")
     self._every = every
     self.calls = replicated.variable(0, tf.int64, "calls") if every > 1 else None
-    # Slots are made before the first step, because a replica cannot make variables.
-    self._flats = flatten(optimizer, variables)
-    self.layout = layout(self._flats)
-    with replaced(optimizer, unrounded(optimizer)):
-      optimizer.build([flat.seen_by_optimizer() for flat in self._flats])
-    self.copied_slots = CopiedSlots(optimizer, variables)
     self._averages = averages
     self.averages = averages.values if averages else []
-    # All that an update reads or changes, the count of updates first.
-    others = [v for v in optimizer.variables if v is not optimizer.iterations]
-    self._state = [optimizer.iterations, *others, *variables, *self.averages]
-    self._values = [variable.value for variable in self._state]
+    groups = grouped(optimizer, variables)
+    self.layout = layout(groups)
+    self._state = (State(optimizer, [FlatVariable(group) for group in groups], averages)
+                   if shards == 1 else ShardedState(optimizer, groups, averages, shards))
+    self.copied_slots = CopiedSlots(optimizer, variables)
 
   @property
   def learning_rate(self) -> tf.Tensor:
-    """The present learning rate, []; assign a number to change it, if it is no schedule."""
-    with all_digits(*filter(is_schedule, vars(self.keras_optimizer).values())):
-      return tf.convert_to_tensor(self.keras_optimizer.learning_rate)
+    """The learning rate of this step, []; assign a number to change it, if it is no schedule.
+
+    Outside of a step it is that of the next one.
+    """
+    rate = rate_of(self.keras_optimizer)
+    if is_schedule(rate):
+      return tf.cast(value_at(rate, context.step_number()), keras.config.floatx())
+    return tf.convert_to_tensor(self.keras_optimizer.learning_rate)
 
   @learning_rate.setter
   def learning_rate(self, rate: float | tf.Tensor) -> None:
@@ -144,8 +143,12 @@ class Optimizer(tf.Module):
       A gradient is None if the loss does not depend on its variable, or the variable is frozen.
 
     Raises:
-      UsageError: the loss is not a floating scalar.
+      UsageError: the loss is not a floating scalar, or `loss_fn` not a function.
     """
+    if not callable(loss_fn):
+      raise UsageError(f"{self.name}: the loss is a {type(loss_fn).__name__}; give a function that "
+                       "computes it, minimize(loss_fn, batch), or under a tape write "
+                       "apply(tape.gradient(scale_loss(loss), variables), variables)")
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([v.value for v in self.variables_updated if v.trainable])
       outputs = loss_fn(*args)
@@ -183,25 +186,24 @@ class Optimizer(tf.Module):
     gradient_of = matched(self.name, self.variables_updated, list(gradients), variables)
     if not gradient_of:
       return
-    flats = [flat for flat in self._flats if any(id(v) in gradient_of for v in flat.variables)]
+    context.current().updated.update(gradient_of)
+    state = self._state
+    flats = [flat for flat in state.flats if any(id(v) in gradient_of for v in flat.variables)]
     local = [flat.pack([gradient_of.get(id(v)) for v in flat.variables]) for flat in flats]
     if self.loss_scale is not None:
       local = self.loss_scale.unscale(local, self.name)
-    averaged = collectives.all_mean(local)
+    averaged = state.mean(local)
     for hook in context.current().hooks:
+      if type(hook).updating is Hook.updating:
+        continue  # What is divided would be put together for nothing.
       averaged = self._reported(hook, flats, averaged, gradient_of)
     with xla.alike():
-      final, norm = clipped(averaged, self._clip_norm)
+      final, norm = clipped(averaged, self._clip_norm, state.norm)
       finite = tf.math.is_finite(norm)
       if self.loss_scale is not None:
-        finite = tf.logical_and(finite, self.loss_scale.holds(averaged))
-      update: Callable[..., None] = functools.partial(
-          self._update, flats, final, self.learning_rate, gradient_of)
-      if context.current().xla_in_parts:
-        update = xla.one_program(update)
-      due = self._is_due(finite)
-      replicated.update(self._values, update if due is None else (
-          lambda copies: tf.cond(due, lambda: update(copies), lambda: None)))
+        finite = tf.logical_and(finite, self.loss_scale.holds(state.largest(averaged)))
+      update = Update(flats, final, context.step_number(), self.learning_rate, gradient_of)
+      state.update(update, self._is_due(finite))
     # The norm of an update that is skipped may be infinite or NaN.
     context.measured(self, lambda: {"grad_norm": tf.where(
         finite, norm, 0.0) if self.skip_nonfinite else norm})
@@ -209,7 +211,8 @@ class Optimizer(tf.Module):
   def _reported(self, hook: Hook, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
     """Reports an update to a hook; the averaged gradients to make it with."""
-    updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, averaged, strict=True)
+    whole = self._state.whole(averaged)
+    updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, whole, strict=True)
                for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
                if id(v) in gradient_of]
     variables, local, means = map(list, zip(*updates, strict=True))
@@ -217,7 +220,8 @@ class Optimizer(tf.Module):
     if used is means:
       return averaged
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
-    return [flat.pack([used_of.get(id(v)) for v in flat.variables]) for flat in flats]
+    return self._state.own([flat.pack([used_of.get(id(v)) for v in flat.variables])
+                            for flat in flats])
 
   def _is_due(self, finite: tf.Tensor) -> tf.Tensor | None:
     """Counts a call with `finite` gradients, bool []; whether to update, or None for always."""
@@ -233,24 +237,6 @@ class Optimizer(tf.Module):
     if self.skip_nonfinite:
       due = finite if due is None else tf.logical_and(due, finite)
     return due
-
-  def _update(self, flats: list[FlatVariable], gradients: list[tf.Tensor],
-              learning_rate: tf.Tensor, changing: Container[int], copies: Sequence[tf.Variable]
-              ) -> None:
-    """Updates one device's `copies` of the state by the averaged and clipped `gradients`.
-
-    It is in place of Keras' `apply`, which would add up the gradients of the replicas again.
-    """
-    iterations = copies[0]
-    # The value of each Keras variable is the copy here, and that of the count is read once.
-    values = zip(self._state, [tf.identity(iterations), *copies[1:]], strict=True)
-    with calls_of_functions(inlined=True), keras.StatelessScope(values, initialize_variables=False):
-      for flat, gradient in zip(flats, gradients, strict=True):
-        flat.update(self.keras_optimizer, gradient, learning_rate, changing)
-      # Keras reads the count and then assigns it; asynchronous workers would lose counts.
-      iterations.assign_add(1)
-      if self._averages:
-        self._averages.update(tf.identity(iterations))
 
   def saved_parts(self) -> dict[str, Any]:
     """The parts that a checkpoint saves. The updated variables belong to networks."""

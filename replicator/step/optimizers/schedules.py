@@ -1,8 +1,9 @@
 """Numbers that change during a run: learning rates, and any other float that a step reads.
 
-A schedule is a pure function of a count, so a resumed run continues it exactly. Those here are
-Keras schedules, and every Keras schedule can take their place. A learning rate and the other
-options of an optimizer count its updates; everything else counts training steps.
+A schedule is a pure function of the number of training steps, whatever reads it and however often
+an optimizer makes an update, so a resumed run continues it exactly. Those here are Keras schedules,
+and every Keras schedule can take their place. Their places in a run, such as `end`, are a number of
+steps, if they are whole numbers, and a share of `train.steps`, if they are floats.
 """
 
 import contextlib
@@ -22,6 +23,8 @@ import tensorflow as tf
 Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
 Number: TypeAlias = float | Schedule
 """The type of a parameter that takes a number or a schedule; `scheduled` reads it."""
+Place: TypeAlias = int | float
+"""A place in a run: a number of steps, or as a float a share of `train.steps`."""
 
 
 def is_schedule(value: object) -> TypeGuard[Callable[[tf.Tensor], tf.Tensor]]:
@@ -50,18 +53,23 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
     return tf.cast(value(count), tf.float64)
 
 
-def doubt(value: Number, counts: int) -> str:
-  """What looks like a mistake in a rate over so many counts, as `is 0 in the last 60%`; or nothing.
-  """
+def doubt(value: Number, steps: int) -> str:
+  """What looks like a mistake in a rate of a run of `steps` steps, as `is 0 in the last 60%`."""
   if not is_schedule(value):
     return ""
-  at = lambda count: float(value_at(value, tf.constant(count, tf.int64)))
-  values = [at(counts * place // 100) for place in range(0, 100, 5)]
+  at = lambda step: float(value_at(value, tf.constant(step, tf.int64)))
+  values = [at(steps * place // 100) for place in range(0, 100, 5)]
   if values[-1]:
     is_rising = all(a < b for a, b in itertools.pairwise(values))
-    return "still warms up at the end" if is_rising and at(10 * counts) > 1.5 * values[-1] else ""
-  zeros = 100 - 5 * (1 + max((i for i, rate in enumerate(values) if rate), default=len(values)))
-  return f"is 0 in the last {zeros}%" if zeros > 10 else ""
+    if is_rising and at(10 * steps) > 1.5 * values[-1]:
+      return "still warms up at the end"
+  elif any(values) and (
+      zeros := 100 - 5 * (1 + max(i for i, x in enumerate(values) if x))) > 10:
+    return f"is 0 in the last {zeros}%"
+  start, end = getattr(value, "span", lambda: (0, steps))()
+  if start >= steps:
+    return f"never changes, because its schedule starts at step {start}"
+  return f"changes no more after step {end}" if end < steps else ""
 
 
 # ---- All digits of a float ----------------------------------------------------------------------
@@ -105,81 +113,93 @@ def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
 
 
 class _Computed(Schedule):
-  """A schedule whose value at a count, int64 [], is `compute(count)`, floating []."""
+  """A schedule whose value at a step, int64 [], is `compute(step)`, floating [].
 
-  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]):
+  `span` returns the steps between which it changes, if it is known.
+  """
+
+  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor],
+               span: Callable[[], tuple[int, int]] | None = None):
     self._compute = compute
+    if span:
+      self.span = span
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     return tf.cast(self._compute(step), keras.config.floatx())
 
 
 @gin.configurable(module="replicator")
-def linear(initial: float, final: float, end: int, start: int = 0) -> Schedule:
-  """A number that moves from `initial` at step `start` to `final` at step `end`, on a line.
+def linear(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
+           warmup: Place = 0) -> Schedule:
+  """A number that moves from `initial` at `start` to `final` at `end`, on a line.
+
+  Args:
+    initial: the number until `start`.
+    final: the number from `end` on.
+    start: a number of steps, or as a float a share of the run.
+    end: likewise; by default the end of the run.
+    warmup: likewise. Until then the number rises in proportion: the first of n steps has 1 / n of
+      it, and not 0 (Goyal et al. 2017, arXiv:1706.02677, section 2.2).
 
   Raises:
-    UsageError: `end` is not after `start`, or `start` is negative.
+    UsageError: `end` is not after `start`, or a place is negative, or a share above 1.
   """
-  _check_order("linear", start, end)
-  return _Computed(lambda count: _between(initial, final, _share(count, start, end)))
+  return _moving("linear", initial, final, start, end, warmup, lambda share: share)
 
 
 @gin.configurable(module="replicator")
-def cosine(initial: float, final: float, end: int, start: int = 0) -> Schedule:
-  """A number that moves from `initial` at step `start` to `final` at step `end`, on half a cosine.
+def cosine(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
+           warmup: Place = 0) -> Schedule:
+  """A number that moves from `initial` at `start` to `final` at `end`, on half a cosine.
+
+  The arguments and errors are those of `linear`.
 
   Reference: Loshchilov and Hutter 2017 (arXiv:1608.03983), equation 5, without restarts.
-
-  Raises:
-    UsageError: `end` is not after `start`, or `start` is negative.
   """
-  _check_order("cosine", start, end)
-  wave = lambda count: (1 - tf.cos(math.pi * _share(count, start, end))) / 2
-  return _Computed(lambda count: _between(initial, final, wave(count)))
+  return _moving("cosine", initial, final, start, end, warmup,
+                 lambda share: (1 - tf.cos(math.pi * share)) / 2)
 
 
 @gin.configurable(module="replicator")
-def piecewise(steps: Sequence[int], values: Sequence[float]) -> Schedule:
-  """A number on straight lines between points: `values[i]` at step `steps[i]`.
+def polynomial(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
+               warmup: Place = 0, power: float = 2.0) -> Schedule:
+  """A number whose distance from `final` falls as a power of the share of the way that is left.
 
-  It is constant before the first point and after the last. For a number that jumps, bind
-  `@piecewise_constant_decay()` of Keras.
+  The arguments and errors are those of `linear`, which is the power 1. You et al. 2017
+  (arXiv:1708.03888), section 5, train with LARS and the power 2.
+  """
+  return _moving("polynomial", initial, final, start, end, warmup,
+                 lambda share: 1 - (1 - share) ** power)
+
+
+@gin.configurable(module="replicator")
+def piecewise(boundaries: Sequence[Place], values: Sequence[float], warmup: Place = 0) -> Schedule:
+  """A number that jumps: `values[0]` before the first of the boundaries, `values[1]` from it on.
+
+  Args:
+    boundaries: rising places, each a number of steps, or as a float a share of the run.
+    values: one more than there are boundaries.
+    warmup: see `linear`.
 
   Raises:
-    UsageError: there are not as many steps as values, there is none, or the steps do not rise.
+    UsageError: there are not one value more than boundaries, or the boundaries do not rise.
   """
-  if len(steps) != len(values) or not steps:
-    raise UsageError(f"piecewise: {len(steps)} steps and {len(values)} values; write a value for "
-                     "each step")
-  if steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
-    raise UsageError(f"piecewise.steps = {list(steps)}: the schedule must not end before it "
-                     "begins; write rising steps, from 0 on")
+  if len(values) != len(boundaries) + 1:
+    raise UsageError(f"piecewise: {len(boundaries)} boundaries and {len(values)} values; write one "
+                     "value more than boundaries")
+  for place in (*boundaries, warmup):
+    _check_place("piecewise", place)
 
-  def compute(count: tf.Tensor) -> tf.Tensor:
+  def compute(step: tf.Tensor) -> tf.Tensor:
+    places = [_step_of(place) for place in boundaries]
+    if any(a >= b for a, b in itertools.pairwise(places)):
+      raise UsageError(f"piecewise.boundaries = {list(boundaries)}: must rise")
     value = tf.constant(values[0], tf.float64)
-    for (start, first), (end, last) in itertools.pairwise(zip(steps, values, strict=True)):
-      value = tf.where(count > start, _between(first, last, _share(count, start, end)), value)
-    return value
+    for place, number in zip(places, values[1:], strict=True):
+      value = tf.where(step >= place, tf.constant(number, tf.float64), value)
+    return _risen(step, _step_of(warmup)) * value
 
   return _Computed(compute)
-
-
-@gin.configurable(module="replicator")
-def warmup(value: Number, steps: int) -> Schedule:
-  """A number or a schedule, which rises in proportion during the first `steps` steps.
-
-  The first step has `value / steps`, and not 0.
-
-  Reference: Goyal et al. 2017 (arXiv:1706.02677), section 2.2.
-
-  Raises:
-    UsageError: `steps` is below 1.
-  """
-  if steps < 1:
-    raise UsageError(f"warmup.steps = {steps}: must be at least 1; without a warm-up bind the "
-                     "value itself")
-  return _Computed(lambda count: _risen(count, steps) * value_at(value, count))
 
 
 @gin.configurable(module="replicator")
@@ -195,7 +215,7 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
   """
   at_least_one("scaled_with_batch", batch_size=batch_size)
   factor = context.run.global_batch_size / batch_size
-  return _Computed(lambda count: factor * value_at(value, count))
+  return _Computed(lambda step: factor * value_at(value, step), getattr(value, "span", None))
 
 
 @gin.configurable(module="replicator")
@@ -210,44 +230,55 @@ def half_life(updates: Number) -> Schedule:
   if isinstance(updates, int | float) and updates < 0:
     raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")
   return _Computed(
-      lambda count: tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(updates, count)))
+      lambda step: tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(updates, step)))
 
 
-def _check_order(name: str, start: int, end: int) -> None:
-  if not 0 <= start < end:
+def _moving(name: str, initial: float, final: float, start: Place, end: Place, warmup: Place,
+            shape: Callable[[tf.Tensor], tf.Tensor]) -> Schedule:
+  """A schedule on the way from `initial` to `final`; `shape` maps [0, 1] onto itself."""
+  for place in (start, end, warmup):
+    _check_place(name, place)
+
+  def span() -> tuple[int, int]:
+    first, last = _step_of(start), _step_of(end)
+    # Up to the end of a run that is shorter than `start` it does not change. In a run of few steps
+    # a share may be none.
+    if first >= last if isinstance(end, int) else first > last and end < 1:
+      raise UsageError(f"{name}: start = {start} and end = {end} are the steps {first} and {last} "
+                       "of this run: the schedule must not end before it begins")
+    return first, last
+
+  def compute(step: tf.Tensor) -> tf.Tensor:
+    first, last = span()
+    # In float64, because a float32 does not hold every step of a long run.
+    share = tf.clip_by_value(
+        (tf.cast(step, tf.float64) - first) / max(last - first, 1), 0.0, 1.0)
+    moved = shape(share)
+    return _risen(step, _step_of(warmup)) * (initial * (1 - moved) + final * moved)
+
+  if type(start) is type(end) and start >= end:
     raise UsageError(f"{name}: start = {start} and end = {end}: the schedule must not end before "
-                     "it begins; write 0 <= start < end")
+                     "it begins")
+  return _Computed(compute, span)
 
 
-def _share(count: tf.Tensor, start: int, end: int) -> tf.Tensor:
-  """The part of the way from `start` to `end` at a count, in [0, 1]: float64 []."""
-  # In float64, because a float32 does not hold every step of a long run.
-  return tf.clip_by_value((tf.cast(count, tf.float64) - start) / (end - start), 0.0, 1.0)
+def _check_place(name: str, place: Place) -> None:
+  """Raises a UsageError unless a place is a number of steps, or a share of the run."""
+  is_step = isinstance(place, int) and not isinstance(place, bool) and place >= 0
+  if not (is_step or (isinstance(place, float) and 0 <= place <= 1)):
+    raise UsageError(f"{name}: {place!r} is no place in a run; write a whole number of steps, as "
+                     "500, or a share of the run from 0.0 to 1.0, as 0.25")
 
 
-def _risen(count: tf.Tensor, steps: int) -> tf.Tensor:
-  return tf.minimum(tf.cast(count + 1, tf.float64) / steps, 1.0)
+def _step_of(place: Place) -> int:
+  """The step of a place in the run."""
+  if isinstance(place, int):
+    return place
+  if context.run.steps is None:
+    raise UsageError(f"a schedule with the place {place} needs a run, of which this is a share; "
+                     "outside of train write a whole number of steps")
+  return round(place * context.run.steps)
 
 
-def _between(first: float, last: float, share: tf.Tensor) -> tf.Tensor:
-  return first * (1 - share) + last * share
-
-
-@gin.configurable(module="replicator")
-def LinearDecay(learning_rate: float, updates: int, start: int = 0, warmup: int = 0) -> Schedule:
-  """A learning rate that rises linearly, stays constant, then falls linearly to zero.
-
-  Args:
-    learning_rate: the highest learning rate.
-    updates: the number of updates of the optimizer after which the rate is zero.
-    start: the number of updates after which the rate begins to fall.
-    warmup: the number of updates over which the rate rises; 0 starts at the highest rate.
-
-  Raises:
-    UsageError: `warmup <= start < updates` does not hold.
-  """
-  if not warmup <= start < updates:
-    raise UsageError(f"LinearDecay: warmup = {warmup}, start = {start} and updates = {updates} "
-                     "must follow each other in this order")
-  return _Computed(lambda count: _risen(count, warmup or 1) * _between(
-      learning_rate, 0.0, _share(count, start, updates)))
+def _risen(step: tf.Tensor, steps: int) -> tf.Tensor:
+  return tf.minimum(tf.cast(step + 1, tf.float64) / max(steps, 1), 1.0)

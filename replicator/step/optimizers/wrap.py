@@ -1,9 +1,11 @@
 """Wraps Keras optimizers, so that they compute the same on any number of replicas."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from replicator.errors import UsageError, at_least_one
+from replicator.errors import UsageError, at_least_one, nearest
 from replicator.internals.keras_internals import layers_in, unsupported_update
+from replicator.step.optimizers.flat_variables import SHARDABLE
 from replicator.step.optimizers.moving_averages import MovingAverages
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.schedules import Number
@@ -11,6 +13,7 @@ from replicator.step.variables import held_by
 
 import gin
 import keras
+import tensorflow as tf
 
 _CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
 _REMEDIES = {
@@ -19,25 +22,28 @@ _REMEDIES = {
     "use_ema": "set wrap_optimizer's ema_decay",
     "loss_scale_factor": "loss scaling is part of wrap_optimizer, under 'mixed_float16'"}
 
+_SHARDING = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+
 
 @gin.configurable(module="replicator", denylist=["optimizer", "variables"])
-def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable],
+def wrap_optimizer(optimizer: keras.optimizers.Optimizer | str, variables: Sequence[keras.Variable],
                    clip_norm: float | None = None, ema_decay: Number | None = None,
                    ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False,
-                   every: int = 1) -> Optimizer:
+                   every: int = 1, sharded: bool = False) -> Optimizer:
   """Makes a Keras 3 optimizer correct in replica steps.
 
       optimizer = replicator.wrap_optimizer(
           keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
 
   Args:
-    optimizer: any Keras optimizer. Its learning rate and its other floats, such as `beta_2`, are
-      numbers, or schedules that count its own updates. Keras takes no schedule for the momentum of
-      SGD and RMSprop, and for the betas of Lion.
+    optimizer: any Keras optimizer, or the name of one, such as 'adam', for its default settings.
+      Its learning rate and its other floats, such as `beta_2`, are numbers, or schedules, which
+      count training steps. Keras takes no schedule for the momentum of SGD and RMSprop, and for
+      the betas of Lion.
     variables: the trainable variables that it owns, of networks that are built.
     clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
     ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
-      schedule that counts the optimizer's updates. The moving statistics of normalizations are
+      schedule. The moving statistics of normalizations are
       those of the variables themselves; see `use_standing_statistics`.
     ema_start: the number of updates during which the average is a copy.
     ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
@@ -48,25 +54,61 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[ke
     every: makes an update at one of this many calls, from the gradients of that call; those of the
       others change nothing. So a policy can wait for its critics. It saves little time: the other
       gradients are computed, too. A step that updates one network several times saves it.
+    sharded: each replica keeps and updates a part of the slots and averages, instead of a copy of
+      all (ZeRO, stages 1 and 2; Rajbhandari et al. 2020). It needs an optimizer that updates each
+      number on its own, and 'mirrored' or 'multi_worker_mirrored'; one replica alone has all.
 
   Returns:
     An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
     UsageError: `every` or `ema_every` is below 1; `ema_start` or `ema_every` is given without
-      `ema_decay`; the variables are missing, are not Keras variables, or come twice; or the
-      optimizer has a Keras option that would change the training on several replicas (`clipnorm`,
-      `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that this function replaces
-      (`use_ema`, `loss_scale_factor`).
+      `ema_decay`; the optimizer is none; the variables are missing, are not Keras variables, or
+      come twice; or the optimizer has a Keras option that would change the training on several
+      replicas (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that
+      this function replaces (`use_ema`, `loss_scale_factor`); or its state cannot be `sharded`.
   """
+  optimizer = _made(optimizer)
   _check_options(optimizer)
   owned = _checked(optimizer.name, variables)
   at_least_one("wrap_optimizer", every=every, ema_every=ema_every)
   if ema_decay is None and (ema_start, ema_every) != (0, 1):
     raise UsageError("wrap_optimizer.ema_start and ema_every have no effect without ema_decay; set "
                      "it, or leave them out")
-  averages = None if ema_decay is None else MovingAverages(owned, ema_decay, ema_start, ema_every)
-  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every)
+  shards = _shards_of(optimizer) if sharded else 1
+  averages = None if ema_decay is None else MovingAverages(
+      owned, ema_decay, ema_start, ema_every, shards)
+  return Optimizer(optimizer, owned, clip_norm, skip_nonfinite, averages, every, shards)
+
+
+def _made(optimizer: Any) -> keras.optimizers.Optimizer:
+  """An optimizer as it is, or the one that Keras makes of a name or of a config.
+
+  Raises a UsageError for what is no optimizer.
+  """
+  if isinstance(optimizer, str) or (isinstance(optimizer, dict) and "class_name" in optimizer):
+    try:
+      return keras.optimizers.get(optimizer)
+    except (TypeError, ValueError) as error:
+      known = [name for name in dir(keras.optimizers) if name[0].isupper()]
+      name = optimizer if isinstance(optimizer, str) else str(optimizer["class_name"])
+      raise UsageError(f"wrap_optimizer: Keras makes no optimizer of {optimizer!r}."
+                       f"{nearest(name, known)}") from error
+  if isinstance(optimizer, keras.optimizers.Optimizer):
+    return optimizer
+  kind = type(optimizer).__name__
+  if isinstance(optimizer, type):
+    problem = f"{optimizer.__name__} is a class; write brackets behind it, {optimizer.__name__}()"
+  elif isinstance(optimizer, Optimizer):
+    problem = f"{optimizer.name} is wrapped already; use it as it is"
+  elif isinstance(optimizer, list | tuple | dict):
+    problem = (f"given a {kind}; an optimizer owns the variables of a network: call wrap_optimizer "
+               "for each, or wrap_optimizers(make, generator=generator, ...) once")
+  elif callable(optimizer):
+    problem = "given a function; call it, since each network needs an optimizer of its own"
+  else:
+    problem = f"a {kind} is no Keras 3 optimizer; write one such as keras.optimizers.Adam(1e-3)"
+  raise UsageError(f"wrap_optimizer: {problem}")
 
 
 def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
@@ -84,9 +126,32 @@ def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
                        f"replication; {remedy}")
 
 
+def _shards_of(optimizer: keras.optimizers.Optimizer) -> int:
+  """The number of replicas that the state of an optimizer is divided over.
+
+  Raises a UsageError if it cannot be divided.
+  """
+  if type(optimizer) not in SHARDABLE or "update_step" in vars(optimizer):
+    known = ", ".join(sorted(each.__name__ for each in SHARDABLE))
+    raise UsageError(f"wrap_optimizer.sharded = True: {type(optimizer).__name__} may need all of a "
+                     f"variable to update a part of it; use one of {known}, or sharded = False")
+  strategy = tf.distribute.get_strategy()
+  if isinstance(strategy, tf.distribute.ParameterServerStrategy) or (
+      strategy.num_replicas_in_sync > 1 and not isinstance(strategy, _SHARDING)):
+    raise UsageError("wrap_optimizer.sharded = True: works with 'mirrored' and "
+                     "'multi_worker_mirrored', whose replicas have copies of the state to divide; "
+                     "write Replicator.strategy as one of those, or sharded = False")
+  return strategy.num_replicas_in_sync
+
+
 def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
   """The variables of the optimizer of this name, in a list; some, Keras' own, and each once."""
   where = f"wrap_optimizer({name})"
+  if isinstance(variables, keras.layers.Layer):
+    raise UsageError(f"{where}: given the network '{variables.name}'; write its "
+                     "trainable_variables")
+  if isinstance(variables, keras.Variable | tf.Variable):
+    raise UsageError(f"{where}: given one variable; write a list, [variable]")
   owned = list(variables)
   if not owned:
     raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
@@ -104,7 +169,8 @@ def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
   return owned
 
 
-def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
+def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer] | str,
+                    options: Mapping[str, Mapping[str, Any]] | None = None, /,
                     **networks: keras.Model | keras.Variable | Sequence | None
                     ) -> dict[str, Optimizer]:
   """Makes an optimizer for each network, in the gin scope of the network's name.
@@ -118,7 +184,10 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
   the generator's optimizer alone.
 
   Args:
-    make: makes a Keras optimizer, such as `@Adam` of a gin file, or `keras.optimizers.Adam`.
+    make: makes a Keras optimizer, such as `@adam` of a gin file, or `keras.optimizers.Adam`; or the
+      name of one.
+    options: arguments of `wrap_optimizer` by the names of networks, which gin cannot set then:
+      `{"generator": {"ema_decay": 0.999}}`; None for none.
     networks: what each optimizer owns: a built network, a variable, or a list of these. A network
       that is None gets no optimizer.
 
@@ -132,8 +201,17 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer],
   for name, network in networks.items():
     if network is not None:
       with gin.config_scope(name):
-        made[name] = wrap_optimizer(make(), _variables_of(network, name))
+        made[name] = wrap_optimizer(_called(make), _variables_of(network, name),
+                                    **(options or {}).get(name, {}))
   return made
+
+
+def _called(make: Any) -> Any:
+  """A new optimizer; raises a UsageError for one that is made already."""
+  if isinstance(make, keras.optimizers.Optimizer):
+    raise UsageError(f"wrap_optimizers: {make.name} is one optimizer, and each network needs its "
+                     "own; write what makes one, such as lambda: keras.optimizers.Adam(1e-3)")
+  return make() if callable(make) else make
 
 
 def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str

@@ -1,1 +1,1 @@
-"""The processes that make a run together. Loads no TensorFlow."""
+"""The processes of a distributed run. Does not load TensorFlow."""

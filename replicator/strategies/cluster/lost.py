@@ -1,4 +1,4 @@
-"""Which process of a run is missing, as the others say when they end."""
+"""Finds which process of a run was lost, for the error messages of the others."""
 
 import contextlib
 import re
@@ -12,20 +12,20 @@ from replicator.errors import RunFailed
 Cluster = Mapping[str, Sequence[str]]  # The addresses "host:port" of each job.
 
 NEWS = "the others lost "
-"""The first words of what a process tells the others before it ends; a process's name follows."""
+"""Start of the message a process sends to the others before it exits; a process name follows."""
 
 TWICE = "with a different incarnation"
-"""TensorFlow's words for a process whose number another one had before."""
+"""TensorFlow's phrase for a process that registers with a number already in use."""
 
-_SHUT_OUT = "Agent must be in CONNECTED state"  # TensorFlow's words; it does not say why.
+_SHUT_OUT = "Agent must be in CONNECTED state"  # TensorFlow's phrase; it gives no reason.
 
 _TASK = re.compile(r"/job:(\w+)/(?:replica:0/)?task:(\d+)")
 
 
 def failure(message: str, cluster: Cluster) -> tuple[str, str] | None:
-  """The last words of a process that lost another one, and its words to the others; or None.
+  """Returns the error of a process that lost another, and its message to the others; or None.
 
-  `message` is TensorFlow's.
+  `message` is TensorFlow's error.
   """
   if _SHUT_OUT in message:
     return ("another process has ended, or two have the same number, as their logs say; start each "
@@ -41,10 +41,10 @@ def failure(message: str, cluster: Cluster) -> tuple[str, str] | None:
 
 
 def lost_process(message: str, cluster: Cluster) -> str | None:
-  """`worker 1 (n2:2222)`, if TensorFlow's `message` says that it does not answer; else None.
+  """Returns the lost process in TensorFlow's `message`, such as `worker 1 (n2:2222)`, or None.
 
-  A process learns of it by a broken connection, or from the first process, to which all send
-  heartbeats.
+  A process notices a broken connection, or the first process, which receives all heartbeats,
+  tells it.
   """
   _, aborted, reason = message.partition("Collective ops is aborted by: ")
   if not aborted and TWICE not in message:
@@ -60,23 +60,28 @@ def lost_process(message: str, cluster: Cluster) -> str | None:
 
 
 def first(cluster: Cluster) -> str:
-  """The process that the others register with, such as `worker 0 (n1:2222)`."""
+  """Returns the process that the others register with, such as `worker 0 (n1:2222)`."""
   return names(cluster)[0]
 
 
 def names(cluster: Cluster) -> list[str]:
-  """All processes that train, by their numbers."""
+  """Returns the names of all training processes, in the order of their numbers."""
   return [_shown(cluster, *task) for task in _tasks(cluster)]
 
 
-def await_others(config: Mapping[str, Any], seconds: float) -> None:
-  """Waits, in the first process, until all others of a TF_CONFIG listen at their ports.
+def addresses(cluster: Cluster) -> list[str]:
+  """Returns the addresses of all training processes, in the order of their numbers."""
+  return [cluster[kind][index] for kind, index in _tasks(cluster)]
 
-  TensorFlow's wait for the last one never ends, and nothing can interrupt it. The others wait for
-  the first process within a limit of time that TensorFlow keeps.
+
+def await_others(config: Mapping[str, Any], seconds: float) -> None:
+  """Waits, in the first process, until all other processes in TF_CONFIG listen on their ports.
+
+  TensorFlow would wait for them forever, and cannot be interrupted. In the other processes,
+  TensorFlow limits how long it waits for the first one.
 
   Raises:
-    RunFailed: some do not listen within so many seconds.
+    RunFailed: some processes do not listen within `seconds`.
   """
   cluster, task = config["cluster"], config["task"]
   own, *silent = _tasks(cluster)
@@ -90,15 +95,21 @@ def await_others(config: Mapping[str, Any], seconds: float) -> None:
 
 
 def late(who: str, seconds: float) -> RunFailed:
-  """The error that some processes did not start in time."""
+  """Returns the error for processes that did not start in time."""
   return RunFailed(f"{who} did not start within {seconds:g} seconds; start all processes of the "
                    "run together, or set Replicator.join_timeout to more seconds")
 
 
-def listens(address: str) -> bool:
-  """Whether TensorFlow listens at "host:port", and no other program.
+def port_taken(name: str) -> str:
+  """Returns the error message for a process, such as `worker 0 (n1:2222)`, that cannot listen."""
+  return (f"TF_CONFIG: {name} cannot listen: the port is taken, perhaps by a run that has not "
+          "ended; end that, or give this one other ports")
 
-  gRPC begins each connection with a frame of HTTP/2, whose fourth byte is 4: its settings.
+
+def listens(address: str) -> bool:
+  """Returns whether TensorFlow, not some other program, listens at "host:port".
+
+  gRPC opens each connection with an HTTP/2 SETTINGS frame, whose fourth byte is 4.
   """
   host, _, port = address.rpartition(":")
   with (contextlib.suppress(OSError),

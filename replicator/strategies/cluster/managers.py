@@ -1,13 +1,13 @@
-"""The processes that a cluster manager starts together, as its variables describe them.
+"""Reads a run's processes from the environment variables of cluster managers.
 
-`srun` starts a step of Slurm, in the order of ranks. TensorFlow's own resolver sorts host names as
-text, so that `n10` comes before `n9`, fails on machines without GPUs, and cannot read all lists of
-hosts (TensorFlow 2.21).
+`srun` starts a Slurm step. Here, its processes are numbered host by host. TensorFlow's own
+resolver sorts host names as text, which puts `n10` before `n9`, fails on machines without GPUs,
+and cannot read every host list (TensorFlow 2.21).
 
-An indexed Job of Kubernetes tells each Pod its index, and nothing about the others:
-`REPLICATOR_HOSTS` in the manifest names all Pods, as `replicator launch --kubernetes` writes it.
-The runtimes of Kubeflow's Trainer for JAX and PyTorch set variables of their own. SageMaker names
-all hosts, and this one.
+An indexed Kubernetes Job tells each Pod its own index, but nothing about the others.
+`REPLICATOR_HOSTS` in the manifest lists all Pods; `replicator launch --kubernetes` writes it.
+The JAX and PyTorch runtimes of Kubeflow Trainer set their own variables. SageMaker lists all hosts
+and names the current one.
 """
 
 import itertools
@@ -18,28 +18,28 @@ from typing import Any, NamedTuple
 from replicator.errors import UsageError
 
 INDEX, HOSTS = "JOB_COMPLETION_INDEX", "REPLICATOR_HOSTS"
-# The number of Pods, the index of this one, and the host of the first, as Trainer's runtimes say.
+# Kubeflow Trainer's variables: the number of Pods, this Pod's index, and the first Pod's host.
 _TRAINER = (("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
             ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR"))
-_PORT_OF_PODS = 2222  # The port of each process, as a Pod, or a host, has an address of its own.
+_PORT_OF_PODS = 2222  # Each process can use the same port: each Pod or host has its own address.
 
-# Slurm: ports below those of outgoing connections. Jobs on one node, whose numbers are close
-# together, get ports that are this far apart. Each rank has its own: nodes may share an address.
+# Slurm: these ports are below those of outgoing connections. Consecutive job numbers get ports this
+# far apart, since such jobs may share a node. Each rank has its own: nodes may share an address.
 _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 
 
 class Processes(NamedTuple):
-  """The processes of one run, and the rank of this process."""
+  """The processes of a run, and the rank of the current one."""
 
-  addresses: list[str]  # "host:port" of each process, by its rank.
+  addresses: list[str]  # "host:port" of each process, by rank.
   rank: int
-  source: str  # What describes them, such as "Slurm's step 7.0".
+  source: str  # Where they were found, such as "Slurm's step 7.0".
 
   def tf_config(self, servers: int | None) -> dict[str, Any]:
-    """TF_CONFIG of this process.
+    """Returns TF_CONFIG for this process.
 
-    All are workers if `servers` is None. Else the first one is the chief, the next `servers` ones
-    are parameter servers, and the others are workers.
+    If `servers` is None, all processes are workers. Otherwise, the first is the chief, the next
+    `servers` are parameter servers, and the rest are workers.
     """
     if servers is None:
       kinds = ["worker"] * len(self.addresses)
@@ -56,18 +56,16 @@ class Processes(NamedTuple):
 
 
 def of_slurm(environment: Mapping[str, str]) -> Processes | None:
-  """The processes of the step; None outside of one, as in a batch script.
+  """Returns the processes of the Slurm step; None outside a step, as in a batch script.
 
-  The port of each process follows from the number of the job.
+  The ports are computed from the job ID.
 
   Raises:
-    UsageError: a variable is missing or cannot be read, or ranks do not fill one host after the
-      other.
+    UsageError: a variable is missing or malformed.
   """
   if "SLURM_STEP_NODELIST" not in environment:
     return None
-  job, step, rank = (_number(environment, name)
-                     for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"))
+  job, step = (_number(environment, name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
   nodes = hosts(environment["SLURM_STEP_NODELIST"])
   counts = _tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
   if len(nodes) != len(counts):
@@ -76,23 +74,23 @@ def of_slurm(environment: Mapping[str, str]) -> Processes | None:
         f"SLURM_STEP_TASKS_PER_NODE={environment.get('SLURM_STEP_TASKS_PER_NODE', '')} has "
         f"{len(counts)}; start the processes with srun")
   places = [(node, local) for node, count in enumerate(counts) for local in range(count)]
-  if rank >= len(places):
-    raise UsageError(f"SLURM_PROCID={rank}: the step has {len(places)} processes, counted from 0")
   own = tuple(_number(environment, name) for name in ("SLURM_NODEID", "SLURM_LOCALID"))
-  if places[rank] != own:
+  if own not in places:
     raise UsageError(
-        f"SLURM_PROCID={rank}: this process is number {own[1]} on host {own[0]}, so that ranks do "
-        "not fill one host after the other; write srun --distribution=block")
+        f"SLURM_NODEID={own[0]}, SLURM_LOCALID={own[1]}: SLURM_STEP_TASKS_PER_NODE="
+        f"{environment['SLURM_STEP_TASKS_PER_NODE']} has no such place; start the processes with "
+        "srun")
   first = job * _PORTS_PER_JOB + step * len(places)
-  return Processes([f"{nodes[node]}:{_FIRST_PORT + (first + i) % _PORTS}"
-                    for i, (node, _) in enumerate(places)], rank, f"Slurm's step {job}.{step}")
+  # Slurm's own ranks may alternate between hosts, as with srun --distribution=cyclic.
+  return Processes([f"{nodes[node]}:{_FIRST_PORT + (first + i) % _PORTS}" for i, (node, _) in
+                    enumerate(places)], places.index(own), f"Slurm's step {job}.{step}")
 
 
 def hosts(text: str) -> list[str]:
-  """The hosts of a list, in Slurm's order: `a[08-10,12]b,c -> a08b a09b a10b a12b c`.
+  """Expands a Slurm host list, in its order: `a[08-10,12]b,c -> a08b a09b a10b a12b c`.
 
   Raises:
-    UsageError: the list cannot be read.
+    UsageError: the list is malformed.
   """
   host = r"(?:[\w.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
   if not re.fullmatch(rf"{host}(?:,{host})*", text):
@@ -103,7 +101,7 @@ def hosts(text: str) -> list[str]:
 
 
 def _choices(part: str) -> list[str]:
-  """`a -> a`, `[08-10,12] -> 08 09 10 12`: the texts that a part of a name stands for."""
+  """Expands one part of a host name: `a -> a`, `[08-10,12] -> 08 09 10 12`."""
   if not part.startswith("["):
     return [part]
   ranges = [range_.partition("-") for range_ in part[1:-1].split(",")]
@@ -112,7 +110,7 @@ def _choices(part: str) -> list[str]:
 
 
 def _tasks_per_node(text: str) -> list[int]:
-  """`2(x3),1 -> 2 2 2 1`; what cannot be read counts for no node."""
+  """Expands `2(x3),1 -> 2 2 2 1`; skips what it cannot read."""
   found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text)
   return [int(count) for count, times in found for _ in range(int(times or 1))]
 
@@ -129,7 +127,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def of_kubernetes(environment: Mapping[str, str]) -> Processes | None:
-  """The processes of the Job; None where no variable names the hosts. Errors as in `of_slurm`."""
+  """Returns the Job's processes; None if no variable lists its hosts. Raises as `of_slurm` does."""
   if HOSTS in environment:
     names = [name.strip() for name in environment[HOSTS].split(",")]
     return _pods(environment, INDEX, HOSTS, names)
@@ -166,7 +164,7 @@ def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str
 
 
 def of_sagemaker(environment: Mapping[str, str]) -> Processes | None:
-  """The processes of a training job; None outside of one. Errors as in `of_slurm`."""
+  """Returns the training job's processes; None outside a job. Raises as `of_slurm` does."""
   if "SM_HOSTS" not in environment:
     return None
   own, names = environment.get("SM_CURRENT_HOST"), re.findall(r"[\w.-]+", environment["SM_HOSTS"])

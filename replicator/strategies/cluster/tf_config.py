@@ -1,7 +1,7 @@
-"""TF_CONFIG: which processes make a run together, and which task is this process's.
+"""TF_CONFIG: the processes of a run, and the task of the current one.
 
 `replicator launch` and some cluster managers set this environment variable in every process. For
-the others it is made from the variables that they set.
+other managers, it is made from their own variables.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from replicator.strategies.cluster.managers import Processes, of_kubernetes, of_
 import gin
 
 READERS = {"slurm": of_slurm, "kubernetes": of_kubernetes, "sagemaker": of_sagemaker}
-"""The managers that set variables of their own."""
+"""The managers with their own environment variables."""
 
 STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
-"""The programs that start processes with a TF_CONFIG, and another variable that each sets."""
+"""Programs that start processes with a TF_CONFIG, and a variable that identifies each program."""
 
 MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
-"""What `Replicator.cluster` may name."""
+"""Valid values of `Replicator.cluster`."""
 
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
                   "parameter_server": ("chief", "worker", "ps")}
 
 
 def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | None:
-  """The processes that a manager describes; None if none does, or TF_CONFIG takes its place.
+  """Returns the processes that a manager describes; None without one, or if TF_CONFIG takes over.
 
   Raises a UsageError as the readers do.
   """
@@ -42,9 +42,9 @@ def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | 
 
 
 def number_of(environment: Mapping[str, str]) -> int | None:
-  """The number of this process among those that train, by variables that are not checked yet.
+  """Returns this process's number among the training processes, from unchecked variables.
 
-  It is 0 where they describe none, or are mistaken, which others report; and None for a process
+  Returns 0 if the variables are missing or invalid (reported elsewhere), and None for a process
   that does not train.
   """
   with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, UsageError):
@@ -59,42 +59,65 @@ def number_of(environment: Mapping[str, str]) -> int | None:
 
 
 def is_chief(environment: Mapping[str, str]) -> bool:
-  """Whether this process is the chief of its run, by variables that are not checked yet."""
+  """Returns whether this process is the chief of its run, from unchecked variables."""
   return number_of(environment) == 0
 
 
 def are_several(environment: Mapping[str, str]) -> bool:
-  """Whether this process is one of several, by variables that are not checked yet."""
+  """Returns whether the run has several processes, from unchecked variables."""
   with contextlib.suppress(UsageError):
     if processes := found(environment):
       return len(processes.addresses) > 1
   return bool(environment.get("TF_CONFIG"))
 
 
-def check_used(strategy: str, environment: Mapping[str, str]) -> None:
-  """Raises a UsageError if TF_CONFIG has several workers, and `strategy` is of one process."""
-  workers = 0
-  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # Nobody reads it.
+def check_used(strategy: str, environment: Mapping[str, str], manager: str = "auto") -> None:
+  """Raises a UsageError if there are several processes and `strategy` supports only one."""
+  if strategy in _TRAINING_JOBS:
+    return
+  source, count = "TF_CONFIG", _workers(environment)
+  if count < 2:
+    source, count = _started_together(environment, manager)
+  if count > 1:
+    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and {source} has "
+                     f"{count}, each of which would train by itself; write 'multi_worker_mirrored' "
+                     "or 'parameter_server', or start one process" + (
+                         " without TF_CONFIG" if source == "TF_CONFIG" else
+                         "; for runs of their own, write Replicator.cluster = 'tf_config'"))
+
+
+def _workers(environment: Mapping[str, str]) -> int:
+  """Returns the number of training processes from an unchecked TF_CONFIG; or 0."""
+  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # It is not used.
     cluster = json.loads(environment["TF_CONFIG"])["cluster"]
-    workers = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
-  if strategy not in _TRAINING_JOBS and workers > 1:
-    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and TF_CONFIG "
-                     f"has {workers}, each of which would train by itself; write "
-                     "'multi_worker_mirrored' or 'parameter_server', or start one process without "
-                     "TF_CONFIG")
+    return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+  return 0
+
+
+def _started_together(environment: Mapping[str, str], manager: str) -> tuple[str, int]:
+  """Returns the source and the number of processes that a manager started as one step or job.
+
+  The number is 0 without a manager, and in a process of Ray or Spark, which may run inside a step.
+  """
+  if manager in ("auto", *READERS) and not {*STARTERS.values()} & environment.keys():
+    for read in READERS.values() if manager == "auto" else [READERS[manager]]:
+      with contextlib.suppress(UsageError):  # Its variables are invalid.
+        if processes := read(environment):
+          return processes.source, len(processes.addresses)
+  return "", 0
 
 
 @gin.configurable(module="replicator", denylist=["environment"])
 def per_worker(path: str = gin.REQUIRED, environment: Mapping[str, str] = os.environ) -> str:
-  """A path with the number of this worker, from 0, in place of `{worker}`.
+  """Replaces `{worker}` in a path with the number of this worker, starting at 0.
 
-  It is for data of which each worker has a copy in a folder of its own:
+  Use it when each worker has its own copy of the data:
 
       ImageFolder.path = @per_worker()
       per_worker.path = '/disks/{worker}/images'
 
   Raises:
-    UsageError: the path has no `{worker}`.
+    UsageError: the path does not contain `{worker}`.
   """
   if "{worker}" not in path:
     raise UsageError(f"per_worker.path = '{path}': has no {{worker}} to replace; write the path "
@@ -103,20 +126,25 @@ def per_worker(path: str = gin.REQUIRED, environment: Mapping[str, str] = os.env
 
 
 def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[str, Any], str]:
-  """TF_CONFIG of this process for 'multi_worker_mirrored' or 'parameter_server', and its source.
+  """Returns TF_CONFIG for 'multi_worker_mirrored' or 'parameter_server', and its source.
 
-  If a manager describes the processes in other variables, `servers` of them are parameter servers,
-  and TF_CONFIG is set, for TensorFlow. Returns `{"cluster": {job: [address]}, "task": {"type": str,
-  "index": int}}` and what that is from.
+  If a manager describes the processes in its own variables, sets TF_CONFIG for TensorFlow, with
+  `servers` parameter servers under 'parameter_server'. Returns `{"cluster": {job: [address]},
+  "task": {"type": str, "index": int}}` and where that came from.
 
   Raises:
-    UsageError: there is no such manager, it describes no processes or too few, or TF_CONFIG is not
-      usable (see `read`).
+    UsageError: the manager is unknown, describes no processes or too few, or TF_CONFIG is invalid
+      (see `read`).
   """
   if manager not in MANAGERS:
     raise UsageError(f"Replicator.cluster = '{manager}': no such manager."
                      f"{nearest(manager, MANAGERS)} Write one of: {', '.join(MANAGERS)}")
   source = "TF_CONFIG"
+  of_manager, count = _started_together(os.environ, manager)
+  if manager == "auto" and _workers(os.environ) == 1 and count > 1:
+    raise UsageError(f"TF_CONFIG has 1 process, and {of_manager} has {count}, each of which would "
+                     "train by itself; unset TF_CONFIG, or for runs of their own write "
+                     "Replicator.cluster = 'tf_config'")
   if processes := found(os.environ, manager):
     source = processes.source
     count = len(processes.addresses)
@@ -137,10 +165,10 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
 
 
 def _reach_directly(config: dict[str, Any]) -> None:
-  """Keeps gRPC from looking for the processes behind a proxy that the user has set."""
-  hosts = {address.rpartition(":")[0] for addresses in config["cluster"].values()
+  """Keeps gRPC from connecting to the processes through the user's proxy."""
+  hosts = {address.rpartition(":")[0].strip("[]") for addresses in config["cluster"].values()
            for address in addresses}
-  # gRPC reads these two names, in lower case.
+  # gRPC reads only these two lowercase names.
   direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112
   known = [host for host in direct.split(",") if host]
   os.environ["no_grpc_proxy"] = ",".join([*known, *sorted(hosts - {*known})])  # noqa: SIM112
@@ -150,8 +178,8 @@ def read(strategy: str) -> dict[str, Any]:
   """Reads and checks TF_CONFIG.
 
   Raises:
-    UsageError: TF_CONFIG is missing, is not JSON, lacks a job, names an address twice, or gives
-      this process a task that takes no part in the training.
+    UsageError: TF_CONFIG is missing, is not JSON, lacks a job, has two chiefs, repeats an address,
+      or gives this process a task that is not part of training.
   """
   launch = "replicator launch --workers=2 " + (
       "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
@@ -178,13 +206,15 @@ def read(strategy: str) -> dict[str, Any]:
     raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(missing)} in the cluster, which "
                      f"has: {', '.join(cluster) or 'nothing'}")
   trains = [job for job in _TRAINING_JOBS[strategy] if job in cluster]
-  if kind not in trains:  # TensorFlow allows an evaluator outside of the cluster that trains.
+  if kind not in trains:  # TensorFlow allows an evaluator outside the training cluster.
     raise UsageError(f"TF_CONFIG: the task type '{kind}' takes no part in '{strategy}' training; "
                      f"start only processes of the cluster's types {', '.join(trains)} (the "
                      "training evaluates by itself)")
   if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
     raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
                      f"{len(cluster[kind])} of type '{kind}', counted from 0")
+  if len(chiefs := cluster.get("chief", ())) > 1:
+    raise UsageError(f"TF_CONFIG: the cluster has {len(chiefs)} chiefs; make all but one workers")
   counts = Counter(address for addresses in cluster.values() for address in addresses)
   if twice := [address for address, count in counts.items() if count > 1]:
     raise UsageError(f"TF_CONFIG: {twice[0]} is the address of {counts[twice[0]]} processes; give "
@@ -193,17 +223,17 @@ def read(strategy: str) -> dict[str, Any]:
 
 
 def _is_address(text: Any) -> bool:
-  """Whether a value is a string "host:port"."""
+  """Returns whether a value is a "host:port" string."""
   return (isinstance(text, str) and bool(re.fullmatch(r".+:\d{1,5}", text))
           and int(text.rpartition(":")[2]) < 65536)
 
 
 def shown(config: Mapping[str, Any]) -> str:
-  """Who is who: `chief n1:2222; worker n2:2222, n3:2222`."""
+  """Formats the cluster: `chief n1:2222; worker n2:2222, n3:2222`."""
   return "; ".join(f"{kind} {', '.join(addresses)}"
                    for kind, addresses in config["cluster"].items())
 
 
 def worker_number(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> int:
-  """The number of a 'chief' or 'worker' task among those that train; any chief comes first."""
+  """Returns the number of a 'chief' or 'worker' task among training tasks; a chief comes first."""
   return index + (len(cluster.get("chief", ())) if kind == "worker" else 0)

@@ -1,32 +1,35 @@
-"""Functions of batches, such as samples of a generator, which are compiled once for any size."""
+"""Compiles functions of batches, such as a generator's sampling, once for all batch sizes."""
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from replicator.internals.keras_internals import values_of_scope
 from replicator.step.nest import map_tensors
+from replicator.strategies.tracing import python_state
 
 import tensorflow as tf
 import tree
 
 
 class any_batch_size:
-  """Compiles a function, or a method, of tensors `[n, ...]` once for every n.
+  """A decorator that compiles a function or method of tensors `[n, ...]` once for all n.
 
       @replicator.any_batch_size
       def generate(self, z, labels):  # [n, d], [n] -> [n, h, w, c]
 
-  `tf.function` compiles for the size that comes first, and with `reduce_retracing` for any size
-  from the second one on. The two may round differently, so that a number depends on what was called
-  before: a resumed run, which acts before it evaluates, would leave the path of the run that was
-  not stopped.
+  `tf.function` compiles for the first size it sees, and with `reduce_retracing` for any size from
+  the second on. The two may round differently, so results would depend on earlier calls: a resumed
+  run, which makes its calls in a different order, would deviate from an uninterrupted one.
   """
 
-  def __init__(self, function: Callable[..., Any]):
+  def __init__(self, function: Callable[..., Any], owner: weakref.ref | None = None,
+               name: str | None = None):
     functools.update_wrapper(self, function)
-    self._function = function
+    self._function, self._owner = function, owner
+    self._name = str(name or getattr(function, "__qualname__", "the function"))
     self._compiled = tf.function(function, autograph=False)
     self._traced: dict[tuple, Callable[..., Any]] = {}
     self._bound: weakref.WeakKeyDictionary[Any, any_batch_size] = weakref.WeakKeyDictionary()
@@ -36,16 +39,17 @@ class any_batch_size:
       return self
     if instance not in self._bound:
       alive = weakref.ref(instance)
-      self._bound[instance] = any_batch_size(lambda *batch: self._function(alive(), *batch))
+      self._bound[instance] = any_batch_size(
+          lambda *batch: self._function(alive(), *batch), alive, self._name)
     return self._bound[instance]
 
   def __call__(self, *batch: Any) -> Any:
     """Calls the function with nests of tensors or arrays `[n, ...]`, or None.
 
-    In a step, and wherever else a graph is traced, it is a part of that graph.
+    While a graph is traced, as in a step, it becomes a part of that graph.
     """
-    # A graph of its own would have the variables of one replica, whose gradients others lack, and
-    # none of the values that replace those of variables here.
+    # A separate graph would use the variables of one replica, so that other replicas would get no
+    # gradients, and would miss the values that a scope puts in place of variables.
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly() or values_of_scope():
       return self._function(*batch)
     specs = map_tensors(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batch)
@@ -55,5 +59,14 @@ class any_batch_size:
     return self._traced[key](*batch)
 
   def get_concrete_function(self, *batch: Any) -> Any:
-    """The compiled function for nests of `tf.TensorSpec`s; see `tf.function`."""
-    return self._compiled.get_concrete_function(*batch)
+    """Returns the compiled function for nests of `tf.TensorSpec`s; see `tf.function`.
+
+    Warns on stderr about Python code that has an effect only during tracing.
+    """
+    found: list[str] = []
+    with python_state.noted_in(found, self._owner and self._owner(), self._name, "at every call",
+                               "pass it numbers"):
+      concrete = self._compiled.get_concrete_function(*batch)
+    for line in found:
+      print(f"warning: {line}", file=sys.stderr, flush=True)
+    return concrete

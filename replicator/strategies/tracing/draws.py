@@ -1,4 +1,4 @@
-"""The random draws in the graph of a step that are not those of `replicator.random`."""
+"""Finds random draws in the graph of a step that are not from `replicator.random`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,26 +24,31 @@ _ALIKE = f"they are the same on every replica; {_REMEDY}"
 
 
 def foreign(graph: Any) -> Iterator[tuple[tf.Operation, list]]:
-  """The operations that draw otherwise, with their tracebacks."""
+  """Yields the operations that draw without `replicator.random`, with their tracebacks."""
   for operation in graphs.operations(graph):
-    if _DRAWS.match(operation.type) or is_stateful(operation):
+    if draws_numbers(operation):
       frames = list(operation.traceback)
       if not any(frame.filename in _OWN_STREAMS for frame in frames):
         yield operation, frames
 
 
+def draws_numbers(operation: tf.Operation) -> bool:
+  """Whether an operation draws random numbers, rather than a key or seed for other draws."""
+  return bool(_DRAWS.match(operation.type)) or is_stateful(operation)
+
+
 def is_stateful(operation: tf.Operation) -> bool:
-  """Whether an operation draws from a generator inside it, of which no checkpoint knows."""
+  """Whether an operation draws from its own internal generator, which no checkpoint saves."""
   return operation.op_def.is_stateful and any(each.name == "seed" for each in operation.op_def.attr)
 
 
 def is_of_keras(frames: Sequence) -> bool:
-  """Whether Keras draws, in a layer or in `keras.random`."""
+  """Whether the draw is made by Keras, in a layer or in `keras.random`."""
   return any(_OF_KERAS.search(frame.filename) for frame in frames)
 
 
 def warnings(graph: Any, num_replicas: int) -> list[str]:
-  """Lines about draws that a resumed run does not go on with, or that all replicas make alike."""
+  """Returns warnings about draws that restart on resume, or are the same on all replicas."""
   by_kind: dict[str, list[str]] = {}
   keras_global = global_seed_state()
   if keras_global is not None and (place := graphs.first_use(graph, keras_global.value)):

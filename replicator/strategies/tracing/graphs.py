@@ -1,11 +1,12 @@
-"""The operations in the graph of a step, and the user's lines that make them."""
+"""The operations in the graph of a step, and the lines of user code that made them."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.errors import is_of_user
-from replicator.internals.tensorflow_internals import graphs_called_by
+from replicator.internals import tensorflow_internals
 from replicator.step.replicated import copies_of
 
 import keras
@@ -13,77 +14,100 @@ import tensorflow as tf
 
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply",
            "ResourceSparseApply", "RngReadAndSkip", "RngSkip", "StatefulUniform")
-_FEWEST_CHANNELS = 16  # With these and more the gradient of a convolution is right.
+_FEWEST_CHANNELS = 16  # With at least this many, the gradient of a convolution is right.
 
 
 def place(frames: Sequence) -> str:
-  """` at file:line`, the innermost line of the user's own code in a traceback; or nothing."""
+  """Returns ` at file:line`, the innermost line of user code in a traceback, or ''."""
   own = [frame for frame in frames if is_of_user(frame.filename)]
   return f" at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
 def operations(graph: Any) -> Iterator[Any]:
-  """All operations of a graph, after those of the graphs that it calls."""
-  for called in graphs_called_by(graph):
+  """Yields all operations of a graph, after those of the graphs it calls."""
+  for called in tensorflow_internals.graphs_called_by(graph):
     yield from operations(called)
   yield from graph.get_operations()
 
 
 def has_loop(graph: Any) -> bool:
-  """Whether a graph has a loop, such as that of micro-batches or of a recurrent layer."""
+  """Whether a graph has a loop, as of micro-batches or a recurrent layer."""
   return any(operation.type in ("While", "StatelessWhile") for operation in operations(graph))
 
 
 def keep_order() -> None:
-  """Makes loops read what was written before them, in all graphs that this thread calls from now.
+  """Makes loops read what was written before them, in all graphs this thread calls from now on.
 
-  TensorFlow's optimization of dependencies (2.21) loses the order of an update and a loop behind
-  it, so that the loop reads old weights at random. Without it a small step takes up to 1.4 times as
-  long, so that it stays on where there is no loop.
+  TensorFlow's dependency optimization (2.21) loses the order of an update and a loop after it, so
+  the loop sometimes reads old weights. Without it, a small step takes up to 1.4 times as long, so
+  it stays on where there is no loop.
   """
   tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
 
 
-def keep_unfused() -> None:
-  """Keeps TensorFlow from fusing operations, in all graphs that this thread calls from now.
+def add_in_order() -> None:
+  """Makes sums of several tensors bitwise reproducible, in all graphs from now on.
 
-  XLA has no program for a fused one, such as _FusedMatMul. It fuses by itself.
+  TensorFlow's arithmetic optimization turns additions into an AddN; see `add_in_order` of
+  `tensorflow_internals`.
+  """
+  tensorflow_internals.add_in_order()
+  tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+
+
+@contextlib.contextmanager
+def unoptimized() -> Iterator[None]:
+  """Makes this thread call graphs without optimizing them, in the body.
+
+  Optimizing a graph takes longer than computing a few examples once.
+  """
+  before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+  tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+  try:
+    yield
+  finally:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+
+
+def keep_unfused() -> None:
+  """Keeps TensorFlow from fusing operations, in all graphs this thread calls from now on.
+
+  XLA cannot compile fused operations such as _FusedMatMul. It does its own fusion.
   """
   tf.config.optimizer.set_experimental_options({"remapping": False})
 
 
 def python_calls(graph: Any) -> list[str]:
-  """The calls of Python functions by a graph, such as `tf.py_function at file:line`."""
+  """Lists the calls of Python functions in a graph, such as `tf.py_function at file:line`."""
   return list(dict.fromkeys(
       f"tf.{'py' if 'Eager' in operation.type else 'numpy'}_function{place(operation.traceback)}"
       for operation in operations(graph) if "PyFunc" in operation.type))
 
 
 def assignments(graph: Any, variable: Any) -> Iterator[str]:
-  """The `place` of each write of a variable in a graph: nothing where that cannot be had."""
+  """Yields the `place` of each write of a variable in a graph; '' where it is not known."""
   return (place(operation.traceback) for _, operation in writes(graph, [variable]))
 
 
 def first_use(graph: Any, variable: Any) -> str:
-  """The `place` of the first use of a variable in a graph; nothing if that cannot be had."""
+  """Returns the `place` of the first use of a variable in a graph; '' if it is not known."""
   places = (place(operation.traceback) for _, operation in _uses(graph, [variable]))
   return next(filter(None, places), "")
 
 
 def writes(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
-  """Each write of some variables, TensorFlow's or Keras', in a graph: the variable, and its write.
-  """
+  """Yields each write of some TensorFlow or Keras variables in a graph: variable and operation."""
   return ((variable, operation) for variable, operation in _uses(graph, variables)
           if operation.type.startswith(_WRITES))
 
 
 def read(graph: Any, variables: Sequence) -> set[int]:
-  """The ids of those of some variables, TensorFlow's or Keras', that a graph uses at all."""
+  """Returns the ids of the TensorFlow or Keras variables among `variables` that a graph uses."""
   return {id(v) for _, v in _captured(graph, variables)}
 
 
 def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]]:
-  """The handles inside a graph of some variables, each with its variable."""
+  """Yields the handles of some variables inside a graph, each with its variable."""
   of_handle = {id(copy.handle): v for v in variables
                for copy in copies_of(v.value if isinstance(v, keras.Variable) else v)}
   return ((inside, of_handle[id(outside)]) for outside, inside in graph.captures
@@ -91,25 +115,25 @@ def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]
 
 
 def _uses(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
-  """Each operation in a graph on the handle of one of some variables, with the variable."""
+  """Yields each operation in a graph on the handle of one of the variables, with the variable."""
   return _uses_of(graph, {inside.name: v for inside, v in _captured(graph, variables)})
 
 
 def _uses_of(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operation]]:
-  """The operations on resources that have these names, with what each name stands for."""
+  """Yields the operations on the resources with these names, with the object for each name."""
   for operation in graph.get_operations() if names else ():
-    functions = graphs_called_by(graph, operation)
+    functions = tensorflow_internals.graphs_called_by(graph, operation)
     if not functions and operation.inputs and operation.inputs[0].name in names:
       yield names[operation.inputs[0].name], operation
     for called in functions:
-      # A branch is called with all inputs but the first, which chooses it.
+      # A branch gets all inputs but the first, which selects the branch.
       passed = operation.inputs[len(operation.inputs) - len(called.inputs):]
       yield from _uses_of(called, {inside.name: names[outside.name] for outside, inside in zip(
           passed, called.inputs, strict=True) if outside.name in names})
 
 
 def warnings(graph: Any, jit_compile: bool) -> list[str]:
-  """Lines about what is in the graph of a step."""
+  """Returns warnings about the graph of a step."""
   lines = [f"{call}: what its Python code keeps is in no checkpoint; compute with TensorFlow, and "
            "keep it in a tf.Variable that is an attribute of the step"
            for call in python_calls(graph)]
@@ -122,11 +146,11 @@ def warnings(graph: Any, jit_compile: bool) -> list[str]:
 
 
 def unsafe_convolutions(graph: Any) -> list[str]:
-  """The convolutions whose gradient in a graph is unsafe on CPUs, with their places.
+  """Lists the convolutions whose gradient in a graph is unsafe on CPUs, with their places.
 
   oneDNN, which computes convolutions on CPUs, writes outside its memory in the gradient of a
   strided 1x1 kernel with few input channels (github.com/uxlfoundation/oneDNN/issues/6035, seen in
-  TensorFlow 2.21 with AVX-512). The process crashes, or goes on with wrong numbers. The list is
+  TensorFlow 2.21 with AVX-512). The process crashes, or continues with wrong numbers. The list is
   empty if oneDNN does not compute them: in float64, on other devices, or if it is off.
   """
   is_cpu = all(device.device_type == "CPU" for device in tf.config.list_physical_devices())

@@ -1,4 +1,4 @@
-"""Draws and sums in Python while a step is traced: its graph keeps them as constants."""
+"""Finds draws and counts made in Python while a step is traced, which become constants."""
 
 import contextlib
 import pickle
@@ -15,51 +15,58 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 @contextlib.contextmanager
-def noted_in(found: list[str], step: Callable) -> Iterator[None]:
-  """Adds to `found` a line on each draw and each sum of the body in Python, where it traces a step.
+def noted_in(found: list[str], step: Any, traced: str = "the step", every: str = "at every step",
+             remedy: str = "draw with replicator.random") -> Iterator[None]:
+  """Adds to `found` a warning about each draw and each sum in Python while the body traces a step.
+
+  `traced` may instead be a method of `step`; `every` then says when it is called, and `remedy` what
+  to do about draws.
   """
-  with sums_noted_in(found, step), draws_noted_in(found, step):
+  with (sums_noted_in(found, step, traced, every),
+        draws_noted_in(found, step, traced, remedy)):
     yield
 
 
 @contextlib.contextmanager
-def draws_noted_in(found: list[str], step: Callable) -> Iterator[None]:
-  """Adds to `found` a line on each generator of which the body draws, where it traces a step.
+def draws_noted_in(found: list[str], step: Any, traced: str = "the step",
+                   remedy: str = "draw with replicator.random") -> Iterator[None]:
+  """Adds to `found` a warning about each generator that the body, which traces a step, draws from.
 
-  They are the global ones of NumPy and Python, of which other threads may draw too, and those that
-  the step holds.
+  These are the global generators of NumPy and Python, which other threads may use too, and those
+  that the step holds.
   """
   states = lambda: generators_of(dict(held_by(step, _GENERATORS)))
   before, of_keras = states(), global_seed_state()
   yield
   drawn = changed(before, states())
-  if global_seed_state() is not of_keras:  # Keras draws its seed.
+  if global_seed_state() is not of_keras:  # Keras has drawn its seed.
     drawn.remove("Python's random")
-  lines = [f"{name} was called while the step was traced: its numbers are constants; draw with "
-           "replicator.random" for name in drawn]
+  lines = [f"{name} was called while {traced} was traced: its numbers are constants; {remedy}"
+           for name in drawn]
   found += [line for line in lines if line not in found]
 
 
 @contextlib.contextmanager
-def sums_noted_in(found: list[str], step: Callable) -> Iterator[None]:
-  """Adds to `found` a line on each attribute that is a number, which the body changes."""
+def sums_noted_in(found: list[str], step: Any, traced: str = "the step",
+                  every: str = "at every step") -> Iterator[None]:
+  """Adds to `found` a warning about each numeric attribute that the body changes."""
   before = numbers_of(step)
   yield
   after = {path: value for path, value in numbers_of(step).items() if path in before}
-  lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while the step "
-           "was traced, which is done once, not at every step; if it counts steps, keep it in a "
-           "tf.Variable" for path in changed(before, after)]
+  lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while {traced} "
+           f"was traced, which is done once, not {every}; if it counts, keep it in a tf.Variable"
+           for path in changed(before, after)]
   found += [line for line in lines if line not in found]
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-  """The keys of what is there after, and was not there before or not the same."""
+  """Returns the keys of `after` that are new or whose value has changed."""
   return [key for key, value in after.items()
           if value is not before.get(key) and value != before.get(key)]
 
 
 def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:
-  """The states of the global generators, and of those among some attributes, by name."""
+  """Returns the states of the global generators and of those among `attributes`, by name."""
   states = {"np.random": np.random.get_state(), "Python's random": random.getstate(),
             **{f"the generator '{path}'": value for path, value in attributes.items()
                if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)}}
@@ -67,15 +74,15 @@ def generators_of(attributes: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def numbers_of(step: Callable) -> dict[str, float]:
-  """The attributes of a step that are numbers of Python, by path."""
+  """Returns the attributes of a step that are Python numbers, by path."""
   return {path: value for path, value in held_by(step, (int, float))
           if not isinstance(value, bool)}
 
 
 def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
-  """Lines about numbers of the step itself that are others now than when it was traced.
+  """Returns warnings about the step's own numbers that have changed since it was traced.
 
-  Those of the objects that it holds, such as a replay, may be for acting alone.
+  Numbers of objects inside it, such as a replay buffer, are skipped: they may be for acting only.
   """
   own = children_of(step) or {}
   now = {path: own[path] for path in traced if path in own}

@@ -1,4 +1,4 @@
-"""What a step may not do, refused in one line when it is traced."""
+"""Checks for what a step must not do, made when it is traced."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ _HIDDEN = {"LookupTable(Insert|Remove|Import)": ("a lookup table", _KEEP),
 
 
 def refuse_summaries(graph: Any, strategy: str) -> None:
-  """Raises a UsageError if a graph has `tf.summary`: it is XLA's, or runs on another machine."""
+  """Raises a UsageError if a graph that runs under XLA or on another machine has `tf.summary`."""
   for operation in [] if tf.executing_eagerly() else operations(graph):
     if re.fullmatch(r"Write\w*Summary", operation.type):
       raise UsageError(f"tf.summary{place(operation.traceback)}: a step cannot write summaries "
@@ -35,7 +35,7 @@ def refuse_global_batch_sizes(graph: Any) -> None:
   for operation in [] if tf.executing_eagerly() else operations(graph):
     if operation.type == "DivNoNan" and any(
         frame.name == "compute_average_loss" for frame in operation.traceback):
-      size = tf.get_static_value(operation.inputs[1])  # None if TensorFlow takes the replica's own.
+      size = tf.get_static_value(operation.inputs[1])  # None if it is the replica's own size.
       rows = operation.inputs[0].op.inputs[0].shape[0]
       if size not in (None, rows):
         raise UsageError(f"tf.nn.compute_average_loss{place(operation.traceback)}: divides the sum "
@@ -45,7 +45,7 @@ def refuse_global_batch_sizes(graph: Any) -> None:
 
 
 def refuse_hidden_state(graph: Any) -> None:
-  """Raises a UsageError if a graph changes a state that is not in variables."""
+  """Raises a UsageError if a graph changes state that is not in variables."""
   for operation in operations(graph):
     for pattern, (what, remedy) in _HIDDEN.items():
       if re.match(pattern, operation.type):
@@ -54,9 +54,9 @@ def refuse_hidden_state(graph: Any) -> None:
 
 
 def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-  """A context of one replica, in which a graph under a tape may not have the weights of another.
+  """Checks, in the body on one replica, that graphs under a tape do not use another's weights.
 
-  A `tf.function` is compiled for each replica, and what `get_concrete_function` returns for one.
+  A `tf.function` is compiled for each replica, but `get_concrete_function` compiles for only one.
   """
   replica = tf.get_static_value(context.copy_id())  # None where all are traced as one.
   copies = [copies_of(v.value) for each in optimizers.values() for v in each.variables_updated]
@@ -74,10 +74,10 @@ def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractCon
 
 @contextlib.contextmanager
 def unaggregated_explained(strategy: str) -> Iterator[None]:
-  """Says what to write in place of a variable that the strategy cannot update in a step.
+  """Explains the error for a variable that the strategy cannot update in a step.
 
-  It needs to know how to aggregate the values of several replicas, which Keras does not say of the
-  state of its layers.
+  The variable needs an aggregation for several replicas, which Keras does not set for the state of
+  its layers.
   """
   try:
     yield

@@ -1,4 +1,4 @@
-"""The scalars that a step returns to be logged."""
+"""The scalars that a step returns for the log."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from replicator.errors import UsageError
 
 import tensorflow as tf
 
-DTYPE = tf.float64  # In which scalars travel: float32 would round a counter above 2^24.
-_COLUMNS = ("step", "seconds", "data_wait", "staleness")  # Of the log, which the loop writes.
+DTYPE = tf.float64  # Float32 would round a counter above 2^24.
+_COLUMNS = ("step", "seconds", "data_wait", "staleness")  # Columns of the log that the loop writes.
 
 
 def checked(outputs: Any) -> dict[str, tf.Tensor]:
@@ -16,9 +16,10 @@ def checked(outputs: Any) -> dict[str, tf.Tensor]:
     raise UsageError("the step must return a non-empty dict of scalars to log, such as "
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
-    if not isinstance(name, str) or name.startswith("eval/"):
+    if not isinstance(name, str) or name.startswith(("eval/", "system/")):
       raise UsageError(f"the step returned a scalar with the name {name!r}; write a string, which "
-                       "does not begin with 'eval/', as those of evaluations do")
+                       "does not begin with 'eval/' or 'system/', as those of evaluations and of "
+                       "the machine do")
     if name in _COLUMNS:
       raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
                        "something else")
@@ -37,10 +38,13 @@ def checked(outputs: Any) -> dict[str, tf.Tensor]:
 
 
 def is_counter(value: Any) -> bool:
-  """Whether a scalar is a counter, whose last value is logged and not a mean: a variable is one."""
+  """Whether a scalar is a counter, of which the last value is logged instead of the mean.
+
+  Variables and unsigned integers are counters.
+  """
   return isinstance(value, tf.Variable) or tf.convert_to_tensor(value).dtype.is_unsigned
 
 
 def stacked(values: dict[str, Any]) -> tf.Tensor:
-  """The scalars as one vector, `[number of scalars]`."""
+  """Packs the scalars into one vector, `[number of scalars]`."""
   return tf.stack([tf.cast(value, DTYPE) for value in values.values()])

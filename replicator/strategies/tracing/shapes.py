@@ -1,13 +1,13 @@
-"""The shapes of batches for which a step was compiled."""
+"""Warns about steps that are compiled for many shapes of batches."""
 
 from collections.abc import Iterable
 
 MANY = 10
-"""A step that is compiled more often may take longer to compile than to train."""
+"""A step that is compiled more often may spend more time compiling than training."""
 
 
 def warnings(compiled: Iterable[tuple]) -> list[str]:
-  """A line if a step was compiled for many shapes: `(path, shape, dtype)` of each tensor."""
+  """Returns a warning if a step was compiled for many `(path, shape, dtype)` of its tensors."""
   found = list(dict.fromkeys(compiled))[:MANY]
   if len(found) < MANY:
     return []

@@ -1,7 +1,7 @@
-"""The `trainable` flags of a step, which may change between two calls: a network is frozen.
+"""The `trainable` flags of a step, which may change between calls, as when a network is frozen.
 
-A compiled step keeps the flags that it was traced with. So it is compiled again when the flags are
-others, and a checkpoint keeps the changes.
+A compiled step keeps the flags that it was traced with. So it is compiled again when they change,
+and a checkpoint stores the changes.
 """
 
 import operator
@@ -26,24 +26,24 @@ class Trainable:
     self._first = self.flags()
 
   def flags(self) -> tuple[bool, ...]:
-    """Every flag. It takes microseconds, so that it can be asked before each call."""
+    """Returns all flags. It takes microseconds, so it can be called before each step."""
     return tuple(map(_flag_of, self._owners.values()))
 
   def changes(self) -> dict[str, bool]:
-    """The flags that are not those of the beginning, by path; JSON-able."""
+    """Returns the flags that have changed since the beginning, by path; JSON-able."""
     return {path: flag for path, flag, first in zip(
         self._owners, self.flags(), self._first, strict=True) if flag != first}
 
   def unfrozen(self) -> set[int]:
-    """The ids of the layers and variables that are trainable now, and were not at the beginning."""
+    """Returns the ids of layers and variables that are trainable now but were not at first."""
     return {id(owner) for owner, flag, first in zip(
         self._owners.values(), self.flags(), self._first, strict=True) if flag and not first}
 
   def restore(self, changes: dict[str, bool]) -> None:
-    """Sets the flags to those of the beginning, but for these changes."""
+    """Sets the flags to their initial values, except for these changes."""
     flags = [changes.get(path, first) for path, first in zip(
         self._owners, self._first, strict=True)]
-    for _ in flags:  # To set that of a layer also sets those of what is inside.
+    for _ in flags:  # Setting the flag of a layer also sets those inside it.
       for owner, flag in zip(self._owners.values(), flags, strict=True):
         if owner.trainable != flag:
           owner.trainable = flag

@@ -1,4 +1,4 @@
-"""Networks that a step trains, and yet calls as in inference: without `training=True`."""
+"""Finds networks that a step trains but never calls with `training=True`."""
 
 import inspect
 import itertools
@@ -19,9 +19,9 @@ _LAYER = inspect.getfile(keras.Layer)
 
 
 def left_out(step: Callable, calls: Calls, optimizers: Mapping[str, Any]) -> list[str]:
-  """A line on each network of a step that an optimizer updates, and no call was in training mode.
+  """Returns a warning for each network that is trained but never called in training mode.
 
-  A target network or a frozen teacher has no optimizer. Who writes `training=False` means it.
+  A target network or a frozen teacher has no optimizer. An explicit `training=False` is intended.
   """
   updated = {id(v) for optimizer in optimizers.values() for v in optimizer.variables_updated
              if v.trainable}

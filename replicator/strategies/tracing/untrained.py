@@ -1,4 +1,4 @@
-"""Variables that look as if a step trained them, and that its graph never assigns."""
+"""Finds variables that a step seems to train but that its graph never assigns."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,14 +10,16 @@ from replicator.strategies.tracing import graphs
 
 import keras
 
-_NAMED = 4  # More names are a count.
+_NAMED = 4  # The most names to list; the rest are counted.
 
 
 def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
-             unfrozen: Collection[int]) -> Iterator[str]:
-  """Lines about what does not train in the graph of a step, which holds these optimizers by path.
+             unfrozen: Collection[int], updated: Collection[int]) -> Iterator[str]:
+  """Yields warnings about variables that do not train in the graph of a step.
 
-  `unfrozen` has the ids of the variables that were frozen at first, and are trainable now.
+  `optimizers` are those of the step, by path. `unfrozen` has the ids of variables that were frozen
+  at first and are trainable now. `updated` has the ids of variables that an update has a gradient
+  for, which an optimizer may still leave unchanged.
   """
   late = list(_late(step, list(optimizers.values()), unfrozen))
   counts = [optimizer.keras_optimizer.iterations for optimizer in optimizers.values()]
@@ -27,7 +29,7 @@ def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
   missed = graphs.read(graph, [*owned, *late]) - assigned
   for (path, optimizer), count in zip(optimizers.items(), counts, strict=True):
     trainable = [v for v in optimizer.variables_updated if v.trainable]
-    without = [v for v in trainable if id(v) in missed]
+    without = [v for v in trainable if id(v) in missed and id(v) not in updated]
     if trainable and id(count) not in assigned:
       yield (f"the step does not apply its optimizer '{path}', so the "
              f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
@@ -44,7 +46,7 @@ def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
 
 def _late(step: Callable, optimizers: Sequence[Optimizer], unfrozen: Collection[int]
           ) -> Iterator[keras.Variable]:
-  """The trainable variables beside those of an optimizer, in its networks, that came after it."""
+  """Yields variables of the optimizers' networks that became trainable after `wrap_optimizer`."""
   owned = {id(v): optimizer for optimizer in optimizers for v in optimizer.variables_updated}
   for _, network in held_by(step, (keras.layers.Layer,)):
     made = [age(owned[id(v)].nonfinite_updates) for v in network.variables if id(v) in owned]

@@ -1,4 +1,4 @@
-"""All processes of a cluster on this machine. Loads no TensorFlow."""
+"""Starts all processes of a cluster. Does not load TensorFlow."""
 
 from replicator.tools.launch.placement import free_ports as free_ports
 from replicator.tools.launch.supervisor import launch as launch

@@ -1,16 +1,16 @@
-"""Starts all processes of a cluster, or writes what starts them: `replicator launch`.
+"""Starts all processes of a cluster, or writes a file that does: `replicator launch`.
 
   replicator launch --workers=2 [--ps=1] -- python -m experiments.sngan ...
 
-Each process reads its role from TF_CONFIG, as under a cluster manager. Each line that it prints
-appears after its name: `[worker 0] step 200/5000`. Without `--ps` the cluster is `{"worker":
-[...]}`, for the strategy `multi_worker_mirrored`. With `--ps` it is `{"chief": [one], "worker":
-[...], "ps": [...]}`, for `parameter_server`. `docs/howto/clusters.md` says what happens on other
-machines, under cluster managers, and when a process dies.
+Each process reads its role from TF_CONFIG, as under a cluster manager. Each line of its output is
+prefixed with its name: `[worker 0] step 200/5000`. Without `--ps`, the cluster is `{"worker":
+[...]}`, for the strategy `multi_worker_mirrored`. With `--ps`, it is `{"chief": [one], "worker":
+[...], "ps": [...]}`, for `parameter_server`. `docs/howto/clusters.md` covers other machines,
+cluster managers, and processes that die.
 
-Exit status: 0 when every worker (with `--ps`: the chief) ended with 0; else the first status that
-is not 0, or 128 + n for a process that signal n ended; 2 for a bad command line; 42 when a SIGINT
-or SIGTERM, which is passed on, made the processes save and end. A second signal ends the rest.
+Exit status: 0 if every worker (with `--ps`: the chief) ended with 0; otherwise, the first nonzero
+status, or 128 + n for a process ended by signal n; 2 for a bad command line; 42 if a SIGINT or
+SIGTERM, which is forwarded, made the processes save and end. A second signal ends the rest.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from replicator.tools.launch.placement import Placement
 from replicator.tools.launch.supervisor import launch
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2"
-"""Asks nothing, and ends 10 seconds after the other machine has gone."""
+"""Never prompts, and ends 10 seconds after the other machine is gone."""
 
-_PLACES = ("hosts", "spark", "ray", "slurm", "kubernetes")  # A command line names one at most.
+_PLACES = ("hosts", "spark", "ray", "slurm", "kubernetes")  # A command line may name only one.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def _placement(flags: argparse.Namespace) -> contextlib.AbstractContextManager[P
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-  """The flags: `workers` is a number, `least` None unless the run is elastic; or a UsageError."""
+  """Parses flags; `least` is None unless the run is elastic. Raises a UsageError for bad flags."""
   flags = _parser().parse_args(words)
   if "" in flags.hosts:
     raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
@@ -118,7 +118,7 @@ def _parser() -> Parser:
 
 
 def _numbers(text: str) -> tuple[int | None, int]:
-  """`'4' -> (None, 4)`, `'1:4' -> (1, 4)`, for argparse."""
+  """Parses `'4' -> (None, 4)`, `'1:4' -> (1, 4)`, for argparse."""
   if not re.fullmatch(r"(\d+:)?-?\d+", text):
     raise argparse.ArgumentTypeError(f"'{text}' must be a number, such as 4, or 1:4")
   least, _, most = text.rpartition(":")
@@ -126,7 +126,7 @@ def _numbers(text: str) -> tuple[int | None, int]:
 
 
 def _range_of_workers(flags: argparse.Namespace) -> tuple[int | None, int]:
-  """The least number of workers of an elastic run, else None; and their number."""
+  """Returns the minimum number of workers of an elastic run, or None; and the number of workers."""
   if flags.workers is None:
     if not flags.hosts:
       raise UsageError("command line: write --workers=N, or --hosts=A,B")
@@ -139,7 +139,7 @@ def _range_of_workers(flags: argparse.Namespace) -> tuple[int | None, int]:
 
 
 def _pair(separator: str) -> Callable[[str], tuple[str, str]]:
-  """Reads `key=value`, for argparse."""
+  """Returns a parser of `key=value` with this separator, for argparse."""
   def read(text: str) -> tuple[str, str]:
     key, found, value = text.partition(separator)
     if not (key and found and value):

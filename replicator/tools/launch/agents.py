@@ -1,7 +1,7 @@
-"""Processes in places that Spark or Ray choose: agents there, and what the launcher knows of them.
+"""Agents that run processes where Spark or Ray places them, and the launcher's side of each.
 
-An agent connects to the launcher, says where it is, runs the command that it gets, and sends the
-output and the exit status back over the same connection. Each command has a connection of its own.
+An agent connects to the launcher, reports its address, runs the command it gets, and sends the
+output and the exit status back over the same connection. Each command has its own connection.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from replicator.tools.launch.placement import AS_TEXT, Slot, free_ports, say
 from replicator.tools.launch.remote import shell_line
 
 FAREWELL_SECONDS = 2.0
-"""How long an agent may take to end by itself once the launcher needs it no more."""
+"""How long an agent may take to end by itself once the launcher no longer needs it."""
 
-_SECONDS = 10.0  # How long either end waits for a connection, and for the greeting on it.
+_SECONDS = 10.0  # How long either side waits for a connection, and for the greeting.
 _END = "\0ended with "  # Comes before the exit status, at the end of the output.
-# A connection whose other end is gone ends within so many seconds of silence: idle + count * each.
+# If the other side is gone, a connection ends after idle + count * interval seconds of silence.
 _ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 2}
-_LOST_STATUS = 255  # As that of ssh.
-_PORTS = 8  # An agent offers so many, as others on its machine may offer the same ones.
+_LOST_STATUS = 255  # The same as for ssh.
+_PORTS = 8  # Ports that an agent offers; others on its machine may offer the same ones.
 
 Agent = Callable[[int, Mapping[str, str]], None]
-"""Called in a place, with its number and variables for its commands. It can be pickled whole."""
+"""Called in a place, with its number and environment variables. It can be fully pickled."""
 
 
 def make_agent(address: tuple[str, int], secret: str) -> Agent:
-  """Makes the agent of the launcher at `address`, for a folder of the same name as this one's."""
+  """Makes an agent for the launcher at `address`; it runs in a folder with this one's path."""
   folder = os.getcwd()
 
   def run(number: int, environment: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ def make_agent(address: tuple[str, int], secret: str) -> Agent:
     import sys
     os.chdir(folder)
     if folder not in sys.path:
-      sys.path.insert(0, folder)  # This package may be in no other folder.
+      sys.path.insert(0, folder)  # This package may be only there.
     from replicator.tools.launch import agents
     agents.serve(address, secret, number, environment)
 
@@ -53,7 +53,7 @@ def make_agent(address: tuple[str, int], secret: str) -> Agent:
 
 def serve(address: tuple[str, int], secret: str, number: int, environment: Mapping[str, str]
           ) -> None:
-  """Runs a launcher's commands one after the other; raises an OSError if it cannot be reached."""
+  """Runs a launcher's commands in sequence; raises an OSError if the launcher is unreachable."""
   connection = socket.create_connection(address, _SECONDS)
   with contextlib.suppress(OSError):
     while _runs_one(connection, secret, number, environment):
@@ -62,7 +62,7 @@ def serve(address: tuple[str, int], secret: str, number: int, environment: Mappi
 
 def _runs_one(connection: socket.socket, secret: str, number: int, environment: Mapping[str, str]
               ) -> bool:
-  """Whether a command came, which has run by now."""
+  """Runs a command from the launcher; returns False if there was none."""
   with connection:
     connection.settimeout(None)
     _notice_its_end(connection)
@@ -78,20 +78,20 @@ def _runs_one(connection: socket.socket, secret: str, number: int, environment: 
 
 
 def _first_line(connection: socket.socket, limit: int = -1) -> str:
-  """Reads no byte after the line, which may be for another reader."""
+  """Reads a line and nothing after it, since another reader may need the rest."""
   with connection.makefile("rb", buffering=0) as stream:
     return stream.readline(limit).decode()
 
 
 def _hang_up(connection: socket.socket) -> None:
-  """Closes a connection for the calls of other threads, too."""
+  """Closes a connection, and ends the calls on it in other threads."""
   with contextlib.suppress(OSError):
     connection.shutdown(socket.SHUT_RDWR)
   connection.close()
 
 
 def _notice_its_end(connection: socket.socket) -> None:
-  """Makes a connection end soon after the machine at the other end has gone."""
+  """Makes a connection end soon after the machine on the other side is gone."""
   connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   for name, value in _ALIVE.items():
     if option := getattr(socket, name, None):
@@ -102,12 +102,13 @@ def _notice_its_end(connection: socket.socket) -> None:
 
 
 class Agents:
-  """A `Placement` where agents are.
+  """A `Placement` on agents.
 
   Args:
-    host: this machine's name or address, as the agents reach it.
-    where: what the user wrote for the places, such as '--ray=auto'.
-    start: starts so many agents, in the body; its value returns why they cannot start, or "".
+    host: this machine's name or address, as seen by the agents.
+    where: the user's flag for the places, such as '--ray=auto'.
+    start: starts a number of agents while the body runs; yields a function that returns why they
+      cannot start, or "".
   """
 
   def __init__(self, host: str, where: str,
@@ -121,7 +122,7 @@ class Agents:
 
     Raises:
       RunFailed: the agents cannot start.
-      UsageError: this machine has no such name or address.
+      UsageError: this machine does not have that name or address.
     """
     try:
       door = _Door(self._host, count)
@@ -139,19 +140,19 @@ class Agents:
       yield door.slots()
 
   def away(self) -> list[str]:
-    """See `Placement`; this one is not elastic."""
+    """See `Placement`; agents are not elastic."""
     return []
 
 
 class _Door:
-  """Where agents connect; the body of its `with` is the time in which they may."""
+  """Server to which agents connect; it is open while the body of its `with` runs."""
 
   def __init__(self, host: str, count: int):
     self._count = count
     self._listener = socket.create_server((host, 0), backlog=count + 8)
     self._secret = secrets.token_hex(16)
     self.agent = make_agent((host, self._listener.getsockname()[1]), self._secret)
-    # By place, the connection of the agent that came last, its host and its free ports.
+    # By place, the latest agent's connection, host and free ports.
     self.waiting: dict[int, tuple[socket.socket, str, Sequence[int]]] = {}
     self._changes = threading.Condition()
     self._connections: list[socket.socket] = []
@@ -168,7 +169,7 @@ class _Door:
       _hang_up(each)
 
   def slots(self) -> list[Slot]:
-    """The places, in each of which an agent waits."""
+    """Returns a slot for each place, all with a waiting agent."""
     slots: dict[str, Slot] = {}
     for number, (_, host, ports) in sorted(self.waiting.items()):
       shown = f"[{host}]" if ":" in host else host
@@ -178,7 +179,7 @@ class _Door:
 
   def _start(self, number: int, host: str, command: Sequence[str], environment: Mapping[str, str]
              ) -> "AgentProcess":
-    """Starts a command in a place; it is lost if the agent does not come back."""
+    """Starts a command in a place; it counts as lost if the agent does not come back."""
     with self._changes:
       self._changes.wait_for(lambda: number in self.waiting, _SECONDS)
       arrived = self.waiting.pop(number, None)
@@ -195,7 +196,7 @@ class _Door:
         threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
 
   def _greet(self, connection: socket.socket) -> None:
-    """Lets an agent in, and closes any other connection."""
+    """Admits an agent; closes any other connection."""
     try:
       connection.settimeout(_SECONDS)
       greeting = json.loads(_first_line(connection, 10_000))
@@ -212,7 +213,7 @@ class _Door:
 
 
 class AgentProcess:
-  """A command of an agent at the other end of a connection, see `Process`."""
+  """A command that an agent runs on the other side of a connection; see `Process`."""
 
   def __init__(self, connection: socket.socket, host: str, command: Sequence[str],
                environment: Mapping[str, str]):
@@ -223,7 +224,7 @@ class AgentProcess:
     self._send(json.dumps(shell_line(command, environment)))
 
   def lines(self) -> Iterator[str]:
-    """Its output, until the end of the command or the connection."""
+    """Yields its output, until the end of the command or the connection."""
     with contextlib.suppress(OSError), self._connection.makefile(**AS_TEXT) as lines:
       for line in lines:
         text, is_last, status = line.partition(_END)
@@ -237,12 +238,12 @@ class AgentProcess:
     self._ended.set()
 
   def wait(self) -> int:
-    """Waits for the end, while `lines` is read; returns the status, or 128 + n after signal n."""
+    """Waits for the end while `lines` is read; returns the status, or 128 + n after signal n."""
     self._ended.wait()
     return _LOST_STATUS if self._status is None else self._status
 
   def send_signal(self, number: int) -> None:
-    """Sends a signal to the command and to all processes that it started."""
+    """Sends a signal to the command and all processes that it started."""
     if not self._ended.is_set():
       self._send(str(number))
 
@@ -250,7 +251,7 @@ class AgentProcess:
     """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""
     if not self._ended.wait(max(0.0, deadline - time.monotonic())):
       self.send_signal(signal.SIGKILL)
-      self._status = 128 + signal.SIGKILL  # It is killed, not lost.
+      self._status = 128 + signal.SIGKILL  # It was killed, not lost.
     _hang_up(self._connection)  # Ends `lines`.
 
   def _send(self, line: str) -> None:

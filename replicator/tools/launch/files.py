@@ -1,7 +1,7 @@
-"""Files with which Slurm and Kubernetes start one process of a run on each of several nodes.
+"""Writes files that make Slurm or Kubernetes start one process of a run on each of several nodes.
 
-`templates/` has a script for Slurm's `sbatch`, and manifests. A JobSet is the plain way on
-Kubernetes. A TFJob is for clusters with Kubeflow's training operator, and a TrainJob for those with
+`templates/` has a script for Slurm's `sbatch`, and manifests for Kubernetes. A JobSet is the
+default. A TFJob is for clusters with Kubeflow's training operator, and a TrainJob for those with
 Kubeflow Trainer.
 """
 
@@ -13,24 +13,26 @@ import re
 import shlex
 
 from replicator.errors import PREEMPTED_STATUS, USAGE_STATUS, UsageError
+from replicator.tools.launch import command as command_lib
 
 KINDS = ("JobSet", "TFJob", "TrainJob")  # The kinds of manifests.
 
 
 def write(flags: argparse.Namespace) -> None:
-  """Writes the file that `--slurm` or `--kubernetes` names, or raises a UsageError."""
-  import jinja2  # It is not needed to start processes.
+  """Writes the file named by `--slurm` or `--kubernetes`, or raises a UsageError."""
+  import jinja2  # Not needed to start processes.
   file = flags.slurm or flags.kubernetes
   if flags.kubernetes and not flags.image:
     raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
   if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
     raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
                      "most 40 small letters, digits and hyphens")
+  command_lib.check(flags, f"--slurm={file}" if flags.slurm else f"--kubernetes={file}")
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
       keep_trailing_newline=True)
-  environment.filters["json"] = json.dumps  # It is YAML, too.
+  environment.filters["json"] = json.dumps  # JSON is also YAML.
   servers = [f"--gin_param=Replicator.servers = {flags.ps}"] if flags.ps else []
   command, nodes = [*flags.command, *servers], flags.workers + flags.ps + bool(flags.ps)
   hosts_of = lambda prefix: ",".join(f"{prefix}{i}.{file.stem}" for i in range(nodes))

@@ -1,4 +1,4 @@
-"""This machine, or machines that ssh reaches, some of which may be away for a time."""
+"""Places processes on this machine, or on machines reached by ssh, which may be away at times."""
 
 import contextlib
 import functools
@@ -13,24 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 from replicator.tools.launch.placement import AS_TEXT, PipedChild, Slot, free_ports, say
 from replicator.tools.launch.remote import RemoteChild
 
-PROBE_SECONDS = 10.0  # How often a machine that is away is asked whether it is back.
-_NOTICE_SECONDS = 60.0  # Between two lines on what is waited for.
+PROBE_SECONDS = 10.0  # Between checks whether a machine is back.
+_NOTICE_SECONDS = 60.0  # Between messages about missing machines.
 _ANSWER_SECONDS = 20.0  # How long a machine may take to answer.
 
 
 class Machines:
-  """A `Placement` on the machines `names`, as the words `ssh` reach them.
+  """A `Placement` on the machines `names`, reached with the command `ssh`.
 
-  Names may say `user@host`. Without any, all processes are on this machine. With `least`, a run has
-  one process on each machine that answers, if so many do.
+  Names may have the form `user@host`. Without names, all processes are on this machine. With
+  `least`, a run has one process on each machine that answers, if at least that many do.
   """
 
   def __init__(self, names: Sequence[str] = (), ssh: str = "ssh", least: int | None = None):
     self._names, self._ssh, self._least = list(names), ssh, least
     self._is_elastic = least is not None and least < len(names)
     self._present = self._names
-    self._answering: list[str] | None = None  # Just now, if they were asked.
-    self._reasons: dict[str, str] = {}  # The last line of ssh, by the name that did not answer.
+    self._answering: list[str] | None = None  # From the last check, if it is unused.
+    self._reasons: dict[str, str] = {}  # The last line of ssh, for names that did not answer.
 
   @contextlib.contextmanager
   def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
@@ -61,11 +61,12 @@ class Machines:
   def _slot(self, name: str, port: int) -> Slot:
     if not name:
       return Slot(f"127.0.0.1:{port}", PipedChild)
-    return Slot(f"{name.rpartition('@')[2]}:{port}",
+    host = name.rpartition("@")[2]
+    return Slot(f"[{host}]:{port}" if ":" in host else f"{host}:{port}",  # IPv6.
                 functools.partial(RemoteChild, name, self._ssh))
 
   def _wait(self, is_stopped: Callable[[], bool]) -> None:
-    """Waits until enough machines are present."""
+    """Waits until enough machines answer."""
     found, self._answering = self._answering, None
     notice = time.monotonic()
     while found is None or (len(found) < (self._least or 1) and not is_stopped()):
@@ -80,7 +81,7 @@ class Machines:
     self._present = found
 
   def _probe(self, away: Sequence[str], over: threading.Event, is_back: Callable[[], None]) -> None:
-    """Calls `is_back` once a machine that is away answers, unless it is `over` by then."""
+    """Calls `is_back` once when an absent machine answers, unless `over` is set before."""
     while not over.wait(PROBE_SECONDS):
       if any(map(self._answers, away)) and not over.is_set():
         is_back()

@@ -1,4 +1,4 @@
-"""Agents in tasks of Ray, each in a bundle of one placement group."""
+"""Runs agents in Ray tasks, each in a bundle of one placement group."""
 
 import contextlib
 import functools
@@ -10,12 +10,12 @@ from replicator.errors import UsageError, first_line
 from replicator.tools import ray_cluster
 from replicator.tools.launch.agents import FAREWELL_SECONDS, Agent, Agents
 
-_WAIT_SECONDS = 600.0  # How long the processes wait for free CPUs and GPUs.
+_WAIT_SECONDS = 600.0  # How long to wait for free CPUs and GPUs.
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Agents]:
-  """Places on the cluster at an address such as 'host:6379' or 'auto', while the body runs.
+  """Yields places on the cluster at an address such as 'host:6379' or 'auto', for the body.
 
   Raises a UsageError if Ray is missing, or there is no such cluster.
   """
@@ -36,7 +36,7 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
   gpus = int(ray.cluster_resources().get("GPU", 0)) // count
   bundle = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
   group = ray.util.placement_group([bundle] * count, "SPREAD")
-  # An agent that is lost is not started again: its command would be, too.
+  # A lost agent is not restarted, since that would restart its command too.
   task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(agent)
   tasks = [task.options(scheduling_strategy=In(group, i)).remote(i, {}) for i in range(count)]
   deadline = time.monotonic() + _WAIT_SECONDS

@@ -1,4 +1,4 @@
-"""Agents in the tasks of a barrier stage of Spark, which start together or not at all."""
+"""Runs agents in the tasks of a Spark barrier stage, which start all together or not at all."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from replicator.errors import UsageError, first_line
 from replicator.tools.launch.agents import FAREWELL_SECONDS, Agent, Agents
 from replicator.tools.ray_cluster import check_answers
 
-# Spark looks for free slots each second, for ten minutes; there are none yet when it begins.
+# Makes Spark look for free slots every second, for ten minutes; at first, there are none.
 _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL",
              "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
              "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "600"}
@@ -23,7 +23,7 @@ _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"
 
 @contextlib.contextmanager
 def connected(master: str) -> Iterator[Agents]:
-  """Places on the cluster of `master`, such as 'spark://host:7077', while the body runs.
+  """Yields places on the cluster of `master`, such as 'spark://host:7077', for the body.
 
   Raises a UsageError if PySpark or Java is missing, or there is no such cluster.
   """
@@ -38,7 +38,7 @@ def connected(master: str) -> Iterator[Agents]:
   try:
     if master.startswith("spark://"):
       check_answers(master.partition(",")[0])
-    # Java never gets a SIGTERM that reaches all processes; PySpark does the same for SIGINT.
+    # Makes Java ignore a SIGTERM to all processes; PySpark does the same for SIGINT.
     previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
       context = pyspark.SparkContext(conf=conf)
@@ -77,14 +77,14 @@ def _started(context: Any, count: int, agent: Agent) -> Iterator[Callable[[], st
   try:
     yield lambda: "".join(problems[:1])
   finally:
-    job.join(FAREWELL_SECONDS)  # Its agents know by now that they may end.
+    job.join(FAREWELL_SECONDS)  # Its agents have been told to end.
     with contextlib.suppress(Exception):
-      context.cancelAllJobs()  # A stage whose executor was lost is tried again.
+      context.cancelAllJobs()  # Otherwise, Spark retries a stage that lost an executor.
     job.join(FAREWELL_SECONDS)
 
 
 def _reason(error: Exception) -> str:
-  """The line of an error of Spark, Java or Python that says most."""
+  """Returns the most informative line of an error from Spark, Java or Python."""
   text = str(error)
   if "JAVA_GATEWAY_EXITED" in text:
     return ("Spark does not start; it needs a good master, and Java: install "

@@ -1,6 +1,6 @@
-"""The processes of a cluster start together, end together, and have one exit status.
+"""Starts and ends the processes of a cluster together, with one exit status.
 
-A `Placement` says where they are. What each process does decides about the others.
+A `Placement` decides where they run. If one process ends, that decides what happens to the others.
 """
 
 import json
@@ -18,19 +18,19 @@ from replicator.strategies.cluster.managers import Processes
 from replicator.tools.launch.machines import Machines
 from replicator.tools.launch.placement import Placement, Process, Slot, say
 
-# A signal this soon after the first is the same one, sent to this process and to its group.
+# A signal this soon after the first is the same one, sent both to this process and to its group.
 SAME_SIGNAL_SECONDS = 1.0
-# This many deaths of one worker within this many seconds are a crash loop, which ends the run.
+# If one worker dies this often within this many seconds, the crash loop ends the run.
 MAX_DEATHS, DEATH_SECONDS = 3, 60.0
-# An ended process, its exit status; or None, a signal received; or None, `BACK`.
+# A process that ended and its exit status; or None and a received signal; or None and `BACK`.
 Event = tuple["Task | None", int]
-BACK = -1   # Instead of a signal: a machine that was away answers.
-GROWS = -1  # Instead of an exit status: all processes have saved, to start on more machines.
+BACK = -1   # Instead of a signal: a missing machine is back.
+GROWS = -1  # Instead of an exit status: all processes have saved, to restart on more machines.
 _output_lock = threading.Lock()
 
 
 class Task:
-  """One process of the cluster, the leader of its own process group, here or on another host."""
+  """One process of the cluster, which leads its own process group, here or on another host."""
 
   def __init__(self, command: Sequence[str], tf_config: dict, slot: Slot):
     self.kind: str = tf_config["task"]["type"]  # 'chief', 'worker' or 'ps'.
@@ -42,14 +42,14 @@ class Task:
 
   @property
   def is_running(self) -> bool:
-    """Whether the process may not have ended."""
+    """Whether the process may still be running."""
     return self._waiter is None or self._waiter.is_alive()
 
   def _start(self) -> Process:
     return self._slot.start(self._command, {"TF_CONFIG": json.dumps(self._tf_config)})
 
   def start_again(self, events: "queue.SimpleQueue[Event]") -> bool:
-    """Starts and watches the process again; False if it died too often, or its place is lost."""
+    """Restarts and watches the process; returns False if it died too often or its place is lost."""
     now = time.monotonic()
     self._deaths = [t for t in self._deaths if t > now - DEATH_SECONDS] + [now]
     if len(self._deaths) >= MAX_DEATHS or self.child.lost:
@@ -59,13 +59,13 @@ class Task:
     return True
 
   def watch(self, events: "queue.SimpleQueue[Event]") -> None:
-    """Shows the output from now on; puts `(self, exit status)` into `events` at the end."""
+    """Shows the output; puts `(self, exit status)` into `events` when the process ends."""
     reader = threading.Thread(target=self._show_output, daemon=True)
 
     def wait() -> None:
       status = self.child.wait()
-      self.child.send_signal(signal.SIGKILL)  # Ends what it left running in the background.
-      reader.join(timeout=1)                  # Its last lines are shown before its end is reported.
+      self.child.send_signal(signal.SIGKILL)  # Ends its leftover background processes.
+      reader.join(timeout=1)                  # Shows its last lines before its end is reported.
       events.put((self, status))
 
     self._waiter = threading.Thread(target=wait, daemon=True)
@@ -73,7 +73,7 @@ class Task:
     self._waiter.start()
 
   def end(self, deadline: float) -> None:
-    """Waits for the end of the process until `deadline`, on the monotonic clock; then kills it."""
+    """Waits for the process to end until `deadline`, on the monotonic clock; then kills it."""
     self.child.end(deadline)
     if self._waiter is not None:
       self._waiter.join()
@@ -85,7 +85,7 @@ class Task:
         try:
           sys.stdout.buffer.write(text)
           sys.stdout.buffer.flush()
-        except BrokenPipeError:  # The reader has gone (`| head`): end as if asked to.
+        except BrokenPipeError:  # The reader is gone (`| head`): end as if asked to.
           os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
           os.kill(os.getpid(), signal.SIGTERM)
 
@@ -94,9 +94,9 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
            placement: Placement | None = None) -> int:
   """Starts the cluster, shows its output, and ends it; returns the exit status.
 
-  The processes are where `placement` finds slots, by default on this machine. If it is elastic,
-  the run goes on without a machine that is lost, from the last checkpoint, and with it when it is
-  back. Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
+  The processes run in the slots of `placement`, by default on this machine. An elastic run
+  continues without a lost machine, from the last checkpoint, and uses it again when it is back.
+  Call it in the main thread: it handles SIGINT and SIGTERM while the cluster runs.
 
   Raises:
     UsageError: the system cannot run the command.
@@ -116,9 +116,9 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
       restart = 0
       while True:
         while not events.empty():
-          events.get()  # They are about the processes before.
+          events.get()  # These are from earlier processes.
         with places.slots(count, lambda: bool(signals), lambda: events.put((None, BACK))) as slots:
-          if signals:  # No process runs, and the same command resumes.
+          if signals:  # Nothing is running, and the same command resumes.
             return PREEMPTED_STATUS
           status, culprit = _run(command, ps, slots, events)
         if culprit is None and status != GROWS:
@@ -140,14 +140,14 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
 
 
 def tf_configs(addresses: Sequence[str], ps: int = 0) -> list[dict]:
-  """The TF_CONFIG of every process, the chief's first, for processes at these addresses."""
+  """Returns the TF_CONFIG of the process at each address, the chief's first."""
   return [Processes([*addresses], rank, "").tf_config(ps or None)
           for rank in range(len(addresses))]
 
 
 def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
          events: "queue.SimpleQueue[Event]") -> tuple[int, Task | None]:
-  """Runs the cluster once; returns its status, and the process whose death ended it."""
+  """Runs the cluster once; returns its status, and the process whose failure ended it."""
   tasks: list[Task] = []
   try:
     configs = tf_configs([slot.address for slot in slots], ps)
@@ -164,19 +164,20 @@ def _run(command: Sequence[str], ps: int, slots: Sequence[Slot],
     deadline = time.monotonic() + GRACE_SECONDS
     for task in tasks:
       task.end(deadline)
-  # A process that misses a lost one may end before this one notices the loss.
+  # A process that notices a lost one may end before the launcher notices the loss.
   lost = [task for task in tasks if task.child.lost]
   return status, lost[0] if culprit and lost else culprit
 
 
 def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief: bool
                ) -> tuple[int, Task | None]:
-  """Returns as soon as the exit status of the cluster is known, with the process that died.
+  """Returns the exit status of the cluster as soon as it is known, with the process that died.
 
-  A process that fails after a signal did not die: it was asked to end, and failed to save.
+  A process that fails after a signal does not count as dead: it was asked to end, and failed to
+  save.
   """
-  # A chief decides alone: the others serve until they are ended, and hold the variables that the
-  # chief saves when a signal asks it to end, so they must outlive it.
+  # If there is a chief, it alone decides. The others serve until they are ended, and hold the
+  # variables that the chief saves when a signal asks it to end, so they must outlive it.
   deciding = tasks[:1] if has_chief else list(tasks)
   signalled_at: float | None = None
   preempted = grows = False
@@ -193,10 +194,10 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
         return 128 + number, None
       signalled_at = time.monotonic()
       for other in deciding:
-        # The processes have SIGTERM already if the run grows, and would take Ctrl-C for the second.
+        # If the run grows, the processes already got SIGTERM; Ctrl-C would count as a second one.
         other.child.send_signal(signal.SIGTERM if grows else number)
     elif grows and number == 128 + signal.SIGTERM:
-      deciding.remove(task)  # It had nothing to save yet.
+      deciding.remove(task)  # It had nothing to save.
       preempted = True
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
       if (has_chief and task.kind == "worker" and number != USAGE_STATUS
@@ -211,7 +212,7 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
       deciding.remove(task)
       if number == PREEMPTED_STATUS:
         preempted = True
-        if not (signalled_at or grows):  # Only this process was asked to stop; the others need it.
+        if not (signalled_at or grows):  # The others still need this process.
           events.put((None, signal.SIGTERM))
   if preempted and grows and not signalled_at:
     return GROWS, None

@@ -1,1 +1,1 @@
-"""New projects: the files that `replicator new` writes."""
+"""New projects: the files written by `replicator new`."""

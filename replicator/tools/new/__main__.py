@@ -1,9 +1,9 @@
-"""Writes a project of your own: an experiment of three networks, its networks, settings and tests.
+"""Creates a new project: an experiment with three networks, its networks, settings and tests.
 
     replicator new NAME [--from=EXPERIMENT]
 
-The folder NAME has all that a first run needs. With `--from=sngan` the experiment is a copy of this
-project's, to change. Exit status: 0; 2 for a bad command line, or a folder that exists.
+The folder NAME has everything for a first run. With `--from=sngan`, the experiment is a copy of
+this project's. Exit status: 0; 2 for a bad command line, or if the folder exists.
 """
 
 import keyword
@@ -17,7 +17,7 @@ from replicator.console.command import Parser, status_of
 from replicator.errors import UsageError, nearest
 
 _TEMPLATE = pathlib.Path(__file__).parent / "template"
-_NAME = "PROJECT"  # Stands for the name of the project in the template's files and their names.
+_NAME = "PROJECT"  # Placeholder for the project's name in the template's files and their names.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _write(words: list[str]) -> int:
 
 
 def _check(name: str) -> None:
-  """Raises a UsageError for a name that cannot be that of a project here."""
+  """Raises a UsageError if a project cannot have this name here."""
   if not re.fullmatch("[a-z][a-z0-9_]*", name):
     raise UsageError(f"{name}: is the name of a Python module, too; write it in small letters, "
                      "digits and underscores")
@@ -62,21 +62,22 @@ def _check(name: str) -> None:
 
 
 def _imported(program: str) -> set[str]:
-  """The names that a program imports."""
+  """Returns the names that a program imports."""
   lines = re.findall(r"(?m)^(?:from \S+ )?import ([^#\n]+)", program)
   return {each.split(" as ")[-1].strip() for line in lines for each in line.split(",")}
 
 
 def _files(name: str) -> dict[str, str]:
-  """The contents of the template's files by path."""
+  """Returns the contents of the template's files, by path."""
   found = {file.relative_to(_TEMPLATE).as_posix(): file.read_text(encoding="utf-8")
            for file in sorted(_TEMPLATE.rglob("*")) if file.suffix != ".pyc" and file.is_file()}
-  found[".gitignore"] = found.pop("gitignore")  # Under its name, git would heed it here.
+  for hidden in ("gitignore", "dockerignore"):  # In this repository, git would apply a .gitignore.
+    found[f".{hidden}"] = found.pop(hidden)
   return {path.replace(_NAME, name): text.replace(_NAME, name) for path, text in found.items()}
 
 
 def _copied(experiment: str, name: str) -> dict[str, str]:
-  """An experiment under another name, and the gin file that its docstring shows."""
+  """Returns a renamed copy of an experiment, and of the gin file in its docstring."""
   found = programs.experiments()
   program = found[experiment].read_text(encoding="utf-8") if experiment in found else ""
   shown = re.search(rf"experiments\.{experiment} --gin_file=(\S+)", program)
@@ -84,12 +85,11 @@ def _copied(experiment: str, name: str) -> dict[str, str]:
     raise UsageError(f"--from={experiment}: no such experiment, or none whose docstring shows a "
                      f"gin file.{nearest(experiment, found)}")
   settings = pathlib.Path(gin_files.found(shown[1])).read_text(encoding="utf-8")
-  for old, new in ((shown[0], f"experiments.{name} --gin_file={name}.gin"),
-                   (f"def {experiment}(", f"def {name}("),
-                   (f"app.run({experiment})", f"app.run({name})")):
-    program, settings = program.replace(old, new), settings.replace(old, new)
-  return {f"experiments/{name}.py": program,
-          f"configs/{name}.gin": re.sub(rf"(?m)^{experiment}\.", f"{name}.", settings)}
+  shown_as = f"experiments.{name} --gin_file={name}.gin"
+  program, settings = (
+      re.sub(rf"\btrain_{experiment}\b", f"train_{name}", text.replace(shown[0], shown_as))
+      for text in (program, settings))
+  return {f"experiments/{name}.py": program, f"configs/{name}.gin": settings}
 
 
 if __name__ == "__main__":

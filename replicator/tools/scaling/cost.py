@@ -5,11 +5,13 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from replicator.step import context
 from replicator.step.hooks import Hook, Transfer
+from replicator.step.optimizers.optimizer import Optimizer
+from replicator.step.variables import held_by
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.training.inputs.pipeline import stream
 from replicator.training.prepared import run_until_prepared
@@ -28,6 +30,8 @@ class StepCost:
   batch_size: int
   transfers: list[Transfer]  # One replica's part.
   seconds: float = 0.0  # The median of a step, without its inputs and `before_call`, if timed.
+  weights: int = 0  # The bytes of the weights that optimizers own; their gradients have as many.
+  state: int = 0  # The bytes of the optimizers' slots and averages, all of them.
 
 
 def record(main: Callable[[str], None], calls: int) -> StepCost:
@@ -47,6 +51,10 @@ class _Transfers(Hook):
     return {}
 
 
+def _bytes(variables: Iterable[keras.Variable]) -> int:
+  return sum(v.value.shape.num_elements() * v.value.dtype.size for v in variables)
+
+
 def _cost_of(calls: int, run: Run) -> StepCost:
   steps, transfers = run.schedule.steps_per_call, _Transfers()
   compiled = CompiledStep(run.replicator, run.module, steps, logs=True, hooks=[transfers])
@@ -54,6 +62,9 @@ def _cost_of(calls: int, run: Run) -> StepCost:
     batch = next(batches)
   compiled.trace(batch)
   cost = StepCost(run.input_context.global_batch_size, list(transfers.found))
+  for _, optimizer in held_by(run.module, (Optimizer,)):
+    cost.weights += _bytes(optimizer.variables_updated)
+    cost.state += _bytes([*optimizer.keras_optimizer.variables, *optimizer.averages])
   seconds = []
   for call in range(_WARM_UP + calls if calls else 0):
     if run.before_call:

@@ -8,6 +8,7 @@ which every replica sends to the next while it receives from the one before:
 
     all_reduce    2 (N - 1) hops, 2 (N - 1) / N times its bytes: scattered, then gathered
     all_gather      (N - 1) hops,   (N - 1)     times its bytes
+    reduce_scatter  (N - 1) hops,   (N - 1) / N times its bytes
     all_to_all      (N - 1) hops,   (N - 1) / N times its bytes
 
 So do TensorFlow's collectives between CPUs (`tensorflow/core/common_runtime/ring_reducer.cc`) and
@@ -58,10 +59,13 @@ NETWORKS = {
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:
   """Seconds of one collective between `replicas` replicas, 2 or more."""
   n = replicas
-  size = transfer.bytes or 0  # Unknown before the step runs: nothing that could be counted.
+  size = float(transfer.bytes or 0)  # Unknown before the step runs: nothing that could be counted.
+  if transfer.parts:
+    size *= transfer.parts / n  # A part of more replicas is smaller.
   around = 2 * (math.sqrt(n) - 1) if network.shape == TORUS else n - 1
   hops, sent = {"all_reduce": (2 * around, 2 * (n - 1) / n), "all_gather": (around, n - 1),
-                "all_to_all": (around, (n - 1) / n)}[transfer.move]
+                "reduce_scatter": (around, (n - 1) / n), "all_to_all": (around, (n - 1) / n)
+                }[transfer.move]
   seconds = hops * network.latency + sent * size / network.bandwidth
   if transfer.move == "all_reduce" and network.shape == TREE:
     levels = math.ceil(math.log2(n))
@@ -104,3 +108,14 @@ def counted(transfers: "Sequence[Transfer]") -> str:
     unknown = f" and {sizes.count(None)} whose size varies, taken as 0" if None in sizes else ""
     moves.append(f"{count} {move} ({size}{unknown})")
   return f"{len(transfers)} collective{'s' * (len(transfers) > 1)}: {', '.join(moves)}"
+
+
+def kept(weights: int, state: int, transfers: "Sequence[Transfer]") -> str:
+  """What a replica keeps: bytes of weights, as many of gradients, and the optimizers' state.
+
+  The state is divided over the replicas if the collectives say so.
+  """
+  size = lambda count: f"{format_number(count / 1e6)} MB"
+  share = "1/N of " if any(each.parts for each in transfers) else ""
+  return (f"{size(2 * weights)} of weights and gradients, and {share}{size(state)} of slots and "
+          "averages")

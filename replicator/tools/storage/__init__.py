@@ -1,1 +1,1 @@
-"""Object stores: a copy of a workdir there, and workdirs by their URL."""
+"""Object stores: mirroring a workdir to a URL, and reading workdirs by URL."""

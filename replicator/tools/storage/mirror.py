@@ -1,4 +1,4 @@
-"""The callback that brings the copy of a workdir at a URL up to date."""
+"""The callback that keeps the copy of a workdir at a URL up to date."""
 
 import concurrent.futures
 import contextlib
@@ -13,12 +13,12 @@ from replicator.training.workdir.claim import Claim
 
 
 class Mirror(Callback):
-  """Sends what has changed in a workdir to its URL, whenever a checkpoint is on the disk.
+  """Callback that sends changes in a workdir to its URL after each checkpoint is saved.
 
-  On the chief, which owns the URL. A thread of its own sends; the run waits for it only before the
-  next checkpoint, and at the end. Other workers get the checkpoints of the chief, and send what an
-  error has left in their `folder`. The file `behind` is there while the URL lacks something.
-  `remote.mirrored` installs it.
+  The chief owns the URL and sends in a separate thread; the run waits for it only before the next
+  checkpoint, and at the end. Other workers get the chief's checkpoints, and send what an error
+  left in their `folder`. The file `behind` exists while the URL is out of date. `remote.mirrored`
+  installs this callback.
   """
 
   in_checks = False
@@ -35,27 +35,27 @@ class Mirror(Callback):
   # ---- While a run trains -----------------------------------------------------------------------
 
   def begin(self, run: Run) -> None:
-    """Has the run name the URL in place of the folder."""
+    """Makes the run show the URL in place of the folder."""
     run.place = str(run.workdir).replace(str(self._folder), self._store.url)
     self.every = run.schedule.checkpoint_every
 
   def after_steps(self, run: Run) -> None:
-    """Waits for the last checkpoint, before the next one is written, which may replace files.
+    """Waits for the last checkpoint to be sent, since writing the next one may replace files.
 
-    Raises a RunFailed if another process has taken the URL over.
+    Raises a RunFailed if another process has taken over the URL.
     """
     self._wait()
 
   def saved(self, run: Run) -> None:
-    """Sends a checkpoint; raises a RunFailed if another process has taken the URL over."""
+    """Sends a checkpoint; raises a RunFailed if another process has taken over the URL."""
     self._wait()
     if self._claim:
       self._sending = self._thread.submit(self._send)
     if run.step >= run.schedule.steps or run.why_stopped:
-      self._wait()  # The run must not be called done if the URL is another process's.
+      self._wait()  # The run must not count as done if another process owns the URL.
 
   def refresh(self) -> None:
-    """Sends the checkpoints of the chief now, or gets those that the chief has sent."""
+    """Sends the checkpoints now, on the chief; gets them, on other workers."""
     self._wait()
     if self._claim:
       self._send()
@@ -65,7 +65,7 @@ class Mirror(Callback):
   # ---- Around the run ---------------------------------------------------------------------------
 
   def open(self) -> None:
-    """Owns the URL, if this process is the chief, and gets what is there.
+    """Takes ownership of the URL, on the chief, and gets its files.
 
     Raises a UsageError if the store cannot be used, or another process owns the workdir.
     """
@@ -80,10 +80,10 @@ class Mirror(Callback):
     self._store.pull(self._folder, "all" if self._claim else "newest", logs=bool(self._claim))
 
   def close(self, error: Exception | None = None) -> None:
-    """Sends the rest; a line or a RunFailed says where the files are if that fails."""
+    """Sends the rest; if that fails, a warning or a RunFailed says where the files are."""
     self._wait()
     if not self._claim:
-      with contextlib.suppress(Exception):  # What the error left behind is of use, no more.
+      with contextlib.suppress(Exception):  # Useful, but not essential.
         self._store.add(self._folder, "failures/")
         self._store.add(self._folder, "traceback-")
     if not self._is_owner or self._send():
@@ -95,7 +95,7 @@ class Mirror(Callback):
     print(f"warning: {lacks}", file=sys.stderr, flush=True)
 
   def release(self) -> None:
-    """Waits until nothing is sent any more, and lets the URL go."""
+    """Waits until everything is sent, and releases the URL."""
     self._thread.shutdown()
     if self._claim and self._is_owner:
       self._claim.release()
@@ -106,17 +106,17 @@ class Mirror(Callback):
       sending.result()
 
   def _send(self) -> bool:
-    """Brings the URL up to date; a failure is one line, and False."""
+    """Updates the URL; on failure, prints a warning and returns False."""
     assert self._claim
     try:
       self._claim.confirm()
       try:
         self._store.push(self._folder)
-      except FileNotFoundError:  # The run has removed one meanwhile.
+      except FileNotFoundError:  # The run has just removed one.
         self._store.push(self._folder)
       self._behind.unlink(missing_ok=True)
       return True
-    except OneLineError:  # It is another process's.
+    except OneLineError:  # Another process owns the URL.
       self._is_owner = False
       raise
     except Exception as error:

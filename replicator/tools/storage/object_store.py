@@ -1,8 +1,8 @@
-"""Workdirs in an object store, which a run brings up to date and any machine reads.
+"""Workdirs in an object store, which a run keeps up to date and any machine can read.
 
-An object appears whole or not at all, but each for itself, and none can be renamed. So a checkpoint
-is there when its manifest is: that comes last, and goes first. What else a reader finds beside it
-is of that checkpoint or of a later time, as after a crash.
+Each object is written atomically, but a set of objects is not, and objects cannot be renamed. So a
+checkpoint exists if its manifest does: the manifest is written last, and removed first. All other
+files that a reader finds are from the time of that checkpoint or later, as after a crash.
 """
 
 import contextlib
@@ -19,16 +19,18 @@ from typing import Any
 from replicator import atomic
 from replicator.errors import OneLineError, UsageError, first_line
 from replicator.training.workdir.places import Which
+from replicator.training.workdir.set_aside import FOLDER
 
-States = dict[str, tuple[int, int]]  # By the name of a file: its time and its size.
+States = dict[str, tuple[int, int]]  # By file name, the modification time and the size.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}  # By protocol.
-_INDEX = ".mirror.json"  # In a copy: what each of its files was in the store.
+_INDEX = ".mirror.json"  # In a copy: the version of each file in the store.
 _CHECKPOINT = re.compile(r"(checkpoints/step-(\d{8,}))/.+")
+_ASIDE = f"{FOLDER}/"  # Separate workdirs, which are never read with the run.
 _SIGNS = ("size", "ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 
 
 class ObjectStore:
-  """The objects below a URL, as a workdir; raises a UsageError if fsspec cannot open the URL."""
+  """The objects under a URL, as a workdir; raises a UsageError if fsspec cannot open the URL."""
 
   def __init__(self, url: str):
     self.url = url.rstrip("/")
@@ -38,7 +40,7 @@ class ObjectStore:
     options: dict[str, Any] = {"auto_mkdir": True} if protocol in ("file", "local") else {}
     try:
       import fsspec
-      # What another process has changed must be seen.
+      # Changes by other processes must be visible.
       self._fs, self._root = fsspec.url_to_fs(self.url, use_listings_cache=False, **options)
     except ImportError as error:
       extra = _EXTRAS.get(protocol)
@@ -47,15 +49,15 @@ class ObjectStore:
     except Exception as error:
       raise UsageError(f"{url}: cannot be opened ({first_line(error)})") from error
     log = logging.getLogger(type(self._fs).__module__.partition(".")[0])
-    log.setLevel(log.level or logging.CRITICAL)  # What it logs, it raises.
-    self._there: set[str] = set()  # What this process has found in the store, or put there.
-    self._pushed: States = {}  # What each local file was when it was put.
+    log.setLevel(log.level or logging.CRITICAL)  # It also raises what it logs.
+    self._there: set[str] = set()  # Objects that this process found in the store, or put there.
+    self._pushed: States = {}  # The state of each local file when it was put.
     self._sums: dict[str, dict[str, str]] = {}  # Checksums in the store.
 
   # ---- One object -------------------------------------------------------------------------------
 
   def create(self, name: str, content: bytes) -> bool:
-    """Makes an object by a conditional write; returns whether there was none."""
+    """Creates an object by a conditional write; returns whether it was created."""
     try:
       self._fs.pipe_file(self._at(name), content, mode="create")
       return True
@@ -63,7 +65,7 @@ class ObjectStore:
       return False
 
   def read(self, name: str) -> bytes:
-    """The content of an object; empty if there is none."""
+    """Returns the content of an object; empty if it does not exist."""
     try:
       return self._fs.cat_file(self._at(name))
     except FileNotFoundError:
@@ -74,7 +76,7 @@ class ObjectStore:
     self._fs.pipe_file(self._at(name), content)
 
   def remove(self, name: str) -> None:
-    """Removes an object, if it is there."""
+    """Removes an object if it exists."""
     with contextlib.suppress(FileNotFoundError):
       self._fs.rm_file(self._at(name))
     self._there.discard(name)
@@ -85,10 +87,10 @@ class ObjectStore:
   # ---- Reading ----------------------------------------------------------------------------------
 
   def pull(self, folder: pathlib.Path, checkpoints: Which = "all", logs: bool = True) -> None:
-    """Makes `folder` equal to what is there; without `logs`, only its checkpoints.
+    """Makes `folder` equal to the store; without `logs`, only its checkpoints.
 
-    A checkpoint without a manifest is left out. One that is corrupt is not: who restores reports
-    it. Raises a UsageError if the store cannot be read, or holds other files than those of a run.
+    Skips checkpoints without a manifest, but not corrupt ones, which are reported on restore.
+    Raises a UsageError if the store cannot be read, or holds files that are not from a run.
     """
     try:
       self._pull(folder, checkpoints, logs)
@@ -105,7 +107,7 @@ class ObjectStore:
       raise UsageError(f"{self.url}: holds other files, such as {min(there)}, and no run; write "
                        "the URL of a run, or a new one")
     index = folder / _INDEX
-    known = json.loads(index.read_text()) if index.exists() else {}  # What is here.
+    known = json.loads(index.read_text()) if index.exists() else {}  # The files that are here.
     if logs:
       wanted = {name for name in there if not name.startswith("checkpoints/")}
       changed = [name for name in wanted
@@ -130,7 +132,7 @@ class ObjectStore:
     self._there = set(there)
     self._pushed = _files(folder)
     self._sums = {place: atomic.checksums(folder / place) for place in list(sets)[-1:]
-                  if atomic.is_good(folder / place)}  # The one that may be saved again, as it is.
+                  if atomic.is_good(folder / place)}  # It may be saved again unchanged.
 
   def _get_checkpoint(self, place: str, names: Collection[str], folder: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as temporary:
@@ -144,31 +146,34 @@ class ObjectStore:
       self._fs.get([self._at(name) for name in names], [str(folder / name) for name in names])
 
   def _list(self) -> dict[str, str]:
-    """The objects below the URL, but for hidden ones, and what changes with their content."""
+    """Returns the run's visible objects, each with a text that changes with its content."""
     found = self._fs.find(self._root, detail=True)
     return {name: json.dumps([str(info.get(sign)) for sign in _SIGNS])
             for path, info in found.items() if (name := path.removeprefix(self._root).strip("/"))
-            and not _is_hidden(name) and info.get("type") == "file" and not path.endswith("/")}
+            and not _is_hidden(name) and not name.startswith(_ASIDE)
+            and info.get("type") == "file" and not path.endswith("/")}
 
   # ---- Writing ----------------------------------------------------------------------------------
 
   def push(self, folder: pathlib.Path) -> None:
-    """Brings the store up to date with `folder`; only one process at a time may do so.
+    """Updates the store from `folder`; only one process at a time may do so.
 
-    It removes only what it knows to be of the run: what was pulled, and what it has put there. Any
-    error leaves a store in which every checkpoint with a manifest is whole; another push goes on.
+    Removes only objects known to belong to the run: those it pulled or put there. After any error,
+    every checkpoint with a manifest is still complete, and another push continues.
     """
     local = _files(folder)
     changed = [name for name, state in local.items() if self._pushed.get(name) != state]
     sets = _checkpoints(local)
+    logs = [name for name in changed if not name.startswith("checkpoints/")]
+    self._put([name for name in logs if name.startswith(_ASIDE)], folder, local)
     old = {found[1] for name in self._there if (found := _CHECKPOINT.match(name))} - sets.keys()
     newest = max(map(_step, sets), default=-1)
     for place in old:
-      if _step(place) > newest:  # A rollback has left it behind: nothing must resume from it.
+      if _step(place) > newest:  # Left over from a rollback: nothing must resume from it.
         self._remove_checkpoint(place)
-    logs = [name for name in changed if not name.startswith("checkpoints/")]
-    self._put([name for name in logs if name == "run.json"], folder, local)  # The mark of a run.
-    self._put([name for name in logs if name != "run.json"], folder, local)
+    self._put([name for name in logs if name == "run.json"], folder, local)  # Marks a run.
+    self._put([name for name in logs if name != "run.json" and not name.startswith(_ASIDE)],
+              folder, local)
     for place in sets:
       if f"{place}/{atomic.MANIFEST}" in changed:
         self._put_checkpoint(place, folder, local)
@@ -178,7 +183,7 @@ class ObjectStore:
       self.remove(name)
 
   def add(self, folder: pathlib.Path, beginning: str) -> None:
-    """Puts the files of a workdir whose names begin so, and removes nothing: any worker may."""
+    """Puts files whose names start with `beginning`; removes nothing, so any worker may call it."""
     local = _files(folder)
     self._put([name for name in local if name.startswith(beginning)], folder, local)
 
@@ -188,7 +193,7 @@ class ObjectStore:
     if manifest not in self._there or sums != self._sums.get(place):
       self._remove_checkpoint(place)
       self._put([f"{place}/{name}" for name in sums], folder, states)
-    self._put([manifest], folder, states)  # Alone, if it says something else of the same values.
+    self._put([manifest], folder, states)  # It alone may have changed, with the same values.
     self._sums[place] = sums
 
   def _remove_checkpoint(self, place: str) -> None:
@@ -197,14 +202,14 @@ class ObjectStore:
       self.remove(name)
 
   def _put(self, names: Collection[str], folder: pathlib.Path, states: States) -> None:
-    self._there.update(names)  # Even if it fails, some may be there.
+    self._there.update(names)  # Even if this fails, some may be there.
     if names:
       self._fs.put([str(folder / name) for name in names], [self._at(name) for name in names])
     self._pushed.update((name, states[name]) for name in names)
 
 
 def reason(error: Exception) -> str:
-  """The kind and the line of an error: `ConnectionError: no route to host`."""
+  """Formats an error's type and first line: `ConnectionError: no route to host`."""
   return f"{type(error).__name__}: {first_line(error)}"
 
 
@@ -213,7 +218,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _files(folder: pathlib.Path) -> States:
-  """The files of a workdir, but for hidden ones."""
+  """Returns the files of a workdir, except hidden ones."""
   found = {}
   for place, folders, names in os.walk(folder):
     folders[:] = [name for name in folders if not _is_hidden(name)]
@@ -225,7 +230,7 @@ def _files(folder: pathlib.Path) -> States:
 
 
 def _checkpoints(names: Iterable[str]) -> dict[str, list[str]]:
-  """The files of each checkpoint that has a manifest, by its folder, from the first step on."""
+  """Returns the files of each checkpoint that has a manifest, by folder, in step order."""
   sets: dict[str, list[str]] = {}
   for name in names:
     if found := _CHECKPOINT.match(name):

@@ -1,4 +1,4 @@
-"""Workdirs by their URL: copies to read, and folders of this machine where runs train."""
+"""Workdirs by URL: copies for reading, and local folders for training."""
 
 import contextlib
 import fcntl
@@ -14,17 +14,17 @@ from replicator.tools.storage.object_store import ObjectStore
 from replicator.training.workdir import places
 
 CACHE = pathlib.Path("~/.cache/replicator/runs")
-"""The copies that `copy_of` makes."""
+"""Where `copy_of` keeps its copies."""
 
-_PREFIX = "replicator-workdir-"  # In the folder for temporary files.
-_BEHIND = ".behind"  # In a folder that has what the URL lacks.
+_PREFIX = "replicator-workdir-"  # In the system's temporary folder.
+_BEHIND = ".behind"  # In a folder with files that the URL still lacks.
 
 
 def copy_of(url: str, checkpoints: places.Which = "none", may_be_new: bool = False
             ) -> pathlib.Path:
-  """The folder of a copy of a workdir, made or brought up to date; it is for reading.
+  """Makes or updates a copy of a workdir, for reading; returns its folder.
 
-  Raises a UsageError if the URL cannot be read, or holds no run, unless it `may_be_new`.
+  Raises a UsageError if the URL cannot be read, or if it holds no run, unless `may_be_new`.
   """
   store = ObjectStore(url)
   parts = [part for part in re.split(r":+/+|/", store.url) if part.strip(".")]
@@ -39,17 +39,17 @@ def copy_of(url: str, checkpoints: places.Which = "none", may_be_new: bool = Fal
 
 @contextlib.contextmanager
 def mirrored(url: str, is_chief: bool) -> Iterator[pathlib.Path]:
-  """Yields a new folder with a copy of a run, where this process trains; the URL follows it.
+  """Yields a new folder with a copy of a run, for training; its changes are sent to the URL.
 
-  The copy of the chief has everything, that of others the newest checkpoint. The chief owns the
-  URL. Trainings in the body send what changes by a `Mirror`, and the end of the body sends the
-  rest, such as the traceback of an error. Then the folder is removed.
+  The chief's copy has everything, the other workers' only the newest checkpoint. The chief owns the
+  URL. Runs in the body send their changes with a `Mirror`; the end of the body sends the rest, such
+  as the traceback of an error, and removes the folder.
 
   Raises:
     UsageError: the store cannot be used, or another process owns the workdir.
-    RunFailed: the end of the run could not be sent; the folder is kept.
+    RunFailed: the end of the run could not be uploaded; the folder is kept.
   """
-  # It needs TensorFlow; who reads a copy does not.
+  # It needs TensorFlow, but reading a copy does not.
   from replicator.tools.storage.mirror import Mirror
   from replicator.training.callbacks.callback import installed
   store = ObjectStore(url)
@@ -62,7 +62,7 @@ def mirrored(url: str, is_chief: bool) -> Iterator[pathlib.Path]:
       with installed([mirror]), places.refreshed_by(folder, mirror.refresh):
         yield folder
     except Exception as error:
-      for each in chain_of(error):  # What they say of the folder is of the URL.
+      for each in chain_of(error):  # Users know the URL, not the folder.
         each.args = tuple(arg.replace(str(folder), store.url) if isinstance(arg, str) else arg
                           for arg in each.args)
       mirror.close(error)
@@ -75,7 +75,7 @@ def mirrored(url: str, is_chief: bool) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path, wait: bool = True) -> Iterator[None]:
-  """Inside, no other process is inside; without `wait` an OSError says that one is, or may be."""
+  """Locks the folder for the body; without `wait`, raises an OSError if it cannot be locked now."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     try:
@@ -91,7 +91,8 @@ def locked(folder: pathlib.Path, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[pathlib.Path]:
-  """A new folder, which is removed unless it is `_BEHIND`; and those that killed runs have left."""
+  """Yields a new folder, then removes it unless it is `_BEHIND`; also cleans up after killed runs.
+  """
   for left in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
     with contextlib.suppress(OSError), locked(left, wait=False):  # Its process has ended.
       if not (left / _BEHIND).exists():

@@ -1,7 +1,7 @@
 """Runs many trials of one experiment: a grid, a search, or a population.
 
-Exit status: 0 all trials are done or pruned; 1 some failed; 2 bad command line or sweep file;
-42 stopped: the trials saved, and the same command resumes the sweep.
+Exit status: 0 if all trials are done or pruned; 1 if some failed; 2 for a bad command line or sweep
+file; 42 if stopped: the trials saved, and the same command resumes the sweep.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
-  """Lines on the trials of a sweep: their state and their commands."""
+  """Yields lines about the trials of a sweep: their state and their commands."""
   file, search = sweep.file, sweep.search
   yield (f"{sweep.folder}: {search.stage}{search.count} trials of {file.experiment}; the best has "
          f"the {file.best()} {file.metric}")
@@ -86,7 +86,7 @@ def _explanation(sweep: Sweep, retry_failed: bool) -> Iterator[str]:
 
 
 def _check(sweep: Sweep) -> None:
-  """Raises a UsageError if the experiment rejects the configuration of a trial."""
+  """Raises a UsageError if the experiment rejects the configuration of the next trial."""
   trial = sweep.search.peek()
   if trial is None:
     return
@@ -100,7 +100,7 @@ def _check(sweep: Sweep) -> None:
 
 
 def _report(sweep: Sweep, command: str) -> int:
-  """Prints how the sweep has ended; returns the exit status."""
+  """Prints how the sweep ended; returns the exit status."""
   current = sweep.current()
   print(f"{sweep.search.stage}{results.summary(current, sweep.search.count)}: "
         f"{sweep.folder / results.CSV}, {sweep.folder / results.PAGE}")

@@ -1,6 +1,6 @@
-"""The results of a sweep: a row for each trial, settings over their seeds, lines, and two files.
+"""The results of a sweep: a row per trial, settings over their seeds, messages, and two files.
 
-`sweep.csv` has the rows. `sweep.html` is a self-contained page, the best trials first.
+`sweep.csv` has the rows. `sweep.html` is a self-contained page, with the best trials first.
 """
 
 import csv
@@ -16,7 +16,7 @@ from replicator.tools.sweeps import space, trials
 from replicator.tools.sweeps.populations import lineage
 from replicator.tools.sweeps.sweep_file import SweepFile
 from replicator.tools.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPED, Record
-from replicator.training.workdir import charts, pages, reader
+from replicator.training.workdir import pages, reader
 
 import numpy as np
 
@@ -31,13 +31,13 @@ class TrialResult:
 
   record: Record
   file: SweepFile
-  is_current: bool = True  # Whether the sweep file and its gin files still make this trial.
+  is_current: bool = True  # Whether the sweep file and its gin files still produce this trial.
   series: Sequence[tuple[int, float]] = ()  # The values of the metric, `[(step, value)]`.
-  step: int | None = None  # The last step that was logged; None before the first.
+  step: int | None = None  # The last logged step; None before the first.
   _seen: tuple[int, int] | None = None  # The time and size of `metrics.jsonl` when it was read.
 
   def read(self, folder: pathlib.Path) -> None:
-    """Reads the changed files of the trial's folder; skips a last line that is half written."""
+    """Reads the changed files of the trial's folder; skips a partial last line."""
     self.record = trials.read_record(folder) or self.record
     try:
       status = (folder / "metrics.jsonl").stat()
@@ -51,60 +51,60 @@ class TrialResult:
       self.step = rows[-1]["step"] if rows else None
 
   def finite(self) -> dict[int, float]:
-    """The finite values of the metric, `{step: value}`."""
+    """Returns the finite values of the metric, `{step: value}`."""
     return {step: value for step, value in self.series if math.isfinite(value)}
 
   def best(self) -> float:
-    """The best value of the metric; nan if none is finite."""
+    """Returns the best value of the metric; nan if none is finite."""
     best_of = min if self.file.goal == "min" else max
     return best_of(self.finite().values(), default=math.nan)
 
   def score(self) -> float:
-    """The value it is compared by: its best, or in a population that of its weights now."""
+    """Returns the value to compare trials by: the best one, or in a population, the last one."""
     return self.last() if self.file.population else self.best()
 
   def at(self, step: int) -> float:
-    """The value of the metric at a step; nan without one."""
+    """Returns the metric at a step; nan if there is none."""
     return dict(self.series).get(step, math.nan)
 
   def last(self) -> float:
-    """The last value of the metric; nan without a value."""
+    """Returns the last value of the metric; nan if there is none."""
     return self.series[-1][1] if self.series else math.nan
 
 
 def ranked(results: Iterable[TrialResult]) -> list[TrialResult]:
-  """The best first, then those without a metric, then those that are not current."""
+  """Sorts results: the best first, then those without a metric, then those that are not current."""
   return sorted(results, key=lambda result: (
       not result.is_current, rank(result.score(), result.file.goal), result.record.order))
 
 
 def rank(value: float, goal: str) -> float:
-  """A key to sort by: the best value first, those that are not finite last."""
+  """Returns a sort key that puts the best value first and non-finite ones last."""
   return math.inf if not math.isfinite(value) else value if goal == "min" else -value
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """Trials that differ only in their seed: their common bindings, and their results by seed."""
+  """Trials that differ only in their seed: their common bindings, and their results."""
 
   bindings: space.Point
   results: list[TrialResult]
 
   def values(self) -> np.ndarray:
-    """The best metric of each seed that has one, `[n]`."""
+    """Returns the score of each seed that has one, `[n]`."""
     return np.array([result.score() for result in self.results if math.isfinite(result.score())])
 
   def mean(self) -> float:
-    """The mean of `values`; nan if there is none."""
+    """Returns the mean of `values`; nan if there are none."""
     return float(self.values().mean()) if len(self.values()) else math.nan
 
   def spread(self) -> float:
-    """The sample standard deviation of `values`; nan for fewer than two."""
+    """Returns the sample standard deviation of `values`; nan for fewer than two."""
     return float(self.values().std(ddof=1)) if len(self.values()) > 1 else math.nan
 
 
 def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
-  """The settings of the current trials, the best mean first, then those where a seed has none."""
+  """Returns the current trials' settings: best mean first, last those where a seed has no score."""
   groups: dict[str, Setting] = {}
   for result in results:
     if result.is_current:
@@ -118,7 +118,7 @@ def by_setting(results: Iterable[TrialResult], goal: str) -> list[Setting]:
 
 
 def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str) -> None:
-  """Writes `sweep.csv`, with a row for each result."""
+  """Writes `sweep.csv`, with one row per result."""
   names = sorted({name for result in results for name in result.record.bindings})
   parent = ["parent"] if any(result.record.generation for result in results) else []
   text = io.StringIO()
@@ -136,7 +136,7 @@ def write_csv(folder: pathlib.Path, results: Sequence[TrialResult], metric: str)
 
 def write_page(folder: pathlib.Path, results: Sequence[TrialResult], file: SweepFile, count: int
                ) -> None:
-  """Writes `sweep.html`, which needs no other file, for a sweep of `count` trials."""
+  """Writes the self-contained page `sweep.html` for a sweep of `count` trials."""
   current = [result for result in results if result.is_current]
   settings = by_setting(results, file.goal)
   best = [result.score() for result in current if math.isfinite(result.score())] or [math.nan]
@@ -159,39 +159,41 @@ def write_page(folder: pathlib.Path, results: Sequence[TrialResult], file: Sweep
 
 
 def _panel(setting: Setting) -> pages.Panel:
-  """The curves of a setting, one for each seed or member."""
+  """Draws the curves of a setting, one per seed or member."""
   curves = {f"seed {result.record.bindings.get(space.SEED)}" if not result.record.generation else
             result.record.id: tuple(np.reshape(result.series, (-1, 2)).T)
             for result in setting.results}
-  return pages.Panel(trials.label(setting.bindings), charts.curves([*curves.values()]),
-                     "evaluation", labels=list(curves) if len(curves) > 1 else ())
+  names = list(curves)
+  panel = pages.panel(trials.label(setting.bindings), [*curves.values()], names=names,
+                      kind="evaluation")
+  return dataclasses.replace(panel, labels=names if len(names) > 1 else ())
 
 
 # ---- Lines --------------------------------------------------------------------------------------
 
 
 def ended(result: TrialResult) -> str:
-  """The line about a trial that has ended: `done    lr=0.1_seed=1_d0c1  eval/loss 0.53  2m 05s`."""
+  """Formats an ended trial: `done    lr=0.1_seed=1_d0c1  eval/loss 0.53  2m 05s`."""
   return "  ".join(filter(None, [
     f"{result.record.status:8s}{_with_metric(result)}", format_duration(result.record.seconds),
     result.record.message]))
 
 
 def state(results: Sequence[TrialResult], count: int) -> str:
-  """The state of a sweep of `count` trials with the current `results`, the best first."""
+  """Formats the state of a sweep of `count` trials with the current `results`, best first."""
   best = f"; the best: {_with_metric(results[0])}" if results and results[0].series else ""
   return f"{summary(results, count)}{best}"
 
 
 def apart(results: Iterable[TrialResult]) -> list[str]:
-  """A line about the trials that are not current, or none."""
+  """Returns a message about the trials that are not current, if any."""
   ids = [result.record.id for result in results if not result.is_current]
   return ["shown apart, because the sweep or the contents of its gin files have changed since: "
           f"{listed(ids)}"] if ids else []
 
 
 def summary(results: Sequence[TrialResult], count: int) -> str:
-  """`7 of 12 done, 2 running, 1 failed`, of the current `results`."""
+  """Summarizes the current `results`: `7 of 12 done, 2 running, 1 failed`."""
   statuses = [result.record.status for result in results]
   return ", ".join([f"{statuses.count(DONE)} of {count} done",
                     *(f"{statuses.count(status)} {status}"

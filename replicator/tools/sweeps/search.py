@@ -1,7 +1,7 @@
-"""The trials of a sweep: those of its file, or those that Optuna proposes.
+"""The trials of a sweep: those in its file, or those that Optuna proposes.
 
-The trials that have ended are in a study of Optuna too, which `optuna-dashboard` opens. The study
-follows from the records of the trials: a sweep that has lost its study makes it again.
+Ended trials are also stored in an Optuna study, which `optuna-dashboard` can open. A lost study is
+rebuilt from the records of the trials.
 """
 
 import datetime
@@ -23,15 +23,15 @@ import optuna
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-JOURNAL = "optuna.log"  # The file in a sweep's folder that holds its study.
-_TRIES = 10    # Proposals of known points in a row, before points are drawn at random.
-_DRAWS = 1000  # Draws of known points in a row, before the space counts as searched.
+JOURNAL = "optuna.log"  # The file in a sweep's folder that stores its study.
+_TRIES = 10    # After so many proposals of known points, points are drawn at random.
+_DRAWS = 1000  # After so many draws of known points, the space counts as fully searched.
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def points(file: SweepFile) -> list[space.Point]:
-  """All points of a sweep file without `optuna`: the product of its dimensions, seeds last."""
+  """Returns all points of a sweep file without `optuna`: a product of dimensions, seeds last."""
   dimensions: list[list[space.Point]] = [[{name: value} for value in values]
                                          for name, values in file.grid.items()]
   if file.zip:
@@ -51,9 +51,9 @@ def points(file: SweepFile) -> list[space.Point]:
 
 def draws(distributions: Mapping[str, space.Distribution], *seed: int | str
           ) -> Iterator[space.Point]:
-  """Draws different points until all seem to be drawn.
+  """Draws distinct points until all seem to be drawn.
 
-  Each name has a sampler of its own: a name that is added does not change the values of others.
+  Each name has its own sampler, so adding a name does not change the values of others.
   """
   study, trial = optuna.create_study(), optuna.trial.create_trial(state=TrialState.RUNNING)
   samplers = {name: optuna.samplers.RandomSampler(_hash(*seed, name)) for name in distributions}
@@ -76,20 +76,20 @@ def _hash(*words: int | str) -> int:
 
 
 class Search:
-  """Gives the trials of a sweep one after another, and keeps its study.
+  """The source of a sweep's trials, which also keeps its Optuna study.
 
   Attributes:
-    trials: `{id: Record}`, all trials that are known, as if none had begun.
-    count: the number of trials that the sweep will have.
+    trials: `{id: Record}`, all known trials, as if none had started.
+    count: the total number of trials in the sweep.
   """
 
-  stage = ""  # Only a population has one.
+  stage = ""  # Only a population has stages.
 
   def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
                folder: pathlib.Path, in_memory: bool = False):
-    """Knows the trials of `results`, which are in the order in which they began.
+    """Continues from the trials in `results`, which are in the order in which they started.
 
-    The study is in a file of the sweep's folder, or, `in_memory`, in none.
+    The study is stored in a file in the sweep's folder, unless it is `in_memory`.
 
     Raises:
       UsageError: `sweep.random` has fewer points than `sweep.trials`.
@@ -117,7 +117,7 @@ class Search:
       self.ended(results[trial_id])
 
   def _own(self, result: TrialResult) -> Record | None:
-    """The trial of a result; None if its space or its common settings are others."""
+    """Returns the trial of a result; None if its space or its common settings differ."""
     record = result.record
     if record.bindings.keys() != self._space.keys():
       return None
@@ -132,7 +132,7 @@ class Search:
     return Record.make(self._file, point, self._folder)
 
   def peek(self) -> Record | None:
-    """The trial that `propose` would return now."""
+    """Returns the trial that `propose` would return now."""
     if self._left:
       return self._left[0]
     return self.proposed() if len(self.trials) < self.count else None
@@ -149,40 +149,40 @@ class Search:
     return trial
 
   def proposed(self) -> Record | None:
-    """The new trial that Optuna proposes; None if all points seem to have been tried.
+    """Returns a new trial proposed by Optuna; None if all points seem to have been tried.
 
-    The number of known trials is a part of the seed: a resumed search goes on as it would have.
+    The number of known trials is part of the seed, so a resumed search makes the same proposals.
     """
     seed = self._file.search_seed, len(self.trials)
     sampler = optuna.samplers.TPESampler(n_startup_trials=self._file.startup_trials,
                                          seed=_hash(*seed))
-    study = optuna.create_study(direction=self._direction, sampler=sampler)  # To try points in.
+    study = optuna.create_study(direction=self._direction, sampler=sampler)  # A scratch study.
     study.add_trials(self._study.get_trials(deepcopy=False))
     asked = (study.ask(self._distributions).params for _ in range(_TRIES))
     points = ({name: self._space[name].value(held) for name, held in params.items()}
-              for params in asked)  # Possibly a good point again and again.
+              for params in asked)  # It may propose the same good point repeatedly.
     found = map(self._trial, itertools.chain(points, draws(self._space, *seed)))
     return next((trial for trial in found if trial.id not in self.trials), None)
 
   def explained(self) -> Iterator[str]:
-    """Lines on the trials that are not known yet."""
+    """Yields lines about the trials that are not known yet."""
     left = self.count - len(self.trials)
     if left and (example := self.proposed()):
       yield (f"\n{left} trials to be proposed by Optuna, each from the results of earlier ones. "
              f"One could be {example.id}:\n   {example.command}")
 
   def draw(self) -> None:
-    """A sweep of trials has no picture besides its page."""
+    """Does nothing: a search has no picture besides its page."""
 
   def is_poor(self, result: TrialResult) -> bool:
-    """Whether a running trial should be pruned."""
+    """Returns whether a running trial should be pruned."""
     if self._pruner is None or not result.finite():
       return False
     return self._pruner.prune(self._study, optuna.trial.create_trial(
         state=TrialState.RUNNING, intermediate_values=result.finite()))
 
   def ended(self, result: TrialResult) -> None:
-    """Adds a trial that has ended to the study."""
+    """Adds an ended trial to the study."""
     record = result.record
     is_done = record.status == trials.DONE and bool(result.finite())
     state = (TrialState.COMPLETE if is_done else
@@ -201,7 +201,7 @@ class Search:
 
 
 def digest_of(file: SweepFile, *others: Any) -> str:
-  """Eight letters that depend on what the trials share, the goal, the space, and `others`."""
+  """Returns an eight-character hash of the trials' common settings, goal, space, and `others`."""
   names = file.space()
   choices = names[space.GIN_FILE].choices if space.GIN_FILE in names else []
   contents = [file.content(path) for each in choices for path in space.gin_files_of(each)]
@@ -209,7 +209,7 @@ def digest_of(file: SweepFile, *others: Any) -> str:
 
 
 def _storage(journal: pathlib.Path) -> optuna.storages.JournalStorage:
-  """Opens or makes a journal; removes the lock and the half line of a sweep that was killed."""
+  """Opens or creates a journal; removes the lock and the partial line of a killed sweep."""
   pathlib.Path(f"{journal}.lock").unlink(missing_ok=True)
   content = journal.read_bytes() if journal.exists() else b""
   if not content.endswith(b"\n"):

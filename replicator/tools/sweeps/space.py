@@ -1,4 +1,4 @@
-"""The space of a sweep: names and their values."""
+"""The search space of a sweep: names and their values."""
 
 import dataclasses
 import json
@@ -11,19 +11,19 @@ from replicator.configuration.literals import literal
 from replicator.console import gin_files
 from replicator.errors import UsageError, nearest
 
-if TYPE_CHECKING:  # Only a process that makes trials needs Optuna.
+if TYPE_CHECKING:  # Only a process that creates trials needs Optuna.
   from optuna.distributions import BaseDistribution
 
 Point = dict[str, Any]  # `{name: value}`, with sorted names.
 
 SEED = "train.seed"
-GIN_FILE = "gin_file"  # Stands for gin files; its values are a path or a list of paths.
+GIN_FILE = "gin_file"  # A special name for gin files; a value is a path or a list of paths.
 _TYPES = {"uniform": (int, float), "log_uniform": (int, float), "int_uniform": (int,), "choice": ()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-  """The values of one name, as a sweep file writes them and as Optuna holds them.
+  """The values of one name, in a sweep file's form and in Optuna's.
 
   In a sweep file: `('uniform', low, high)`, `('log_uniform', low, high)`, `('int_uniform', low,
   high)`, which includes both ends, or `('choice', [values])`.
@@ -36,10 +36,10 @@ class Distribution:
 
   @classmethod
   def listed(cls, where: str, name: str, values: Any) -> "Distribution":
-    """Makes the distribution of a list of different values.
+    """Makes the distribution of a list of distinct values.
 
     Raises:
-      UsageError: `values` is no such list; the message begins with `where`.
+      UsageError: `values` is not such a list; the message begins with `where`.
     """
     if not isinstance(values, list | tuple):
       raise UsageError(f"{where} = {values!r}: must be a list of values")
@@ -47,8 +47,6 @@ class Distribution:
       raise UsageError(f"{where}: the list is empty; write its values, or leave the name out")
     seen: set[str] = set()
     for value in values:
-      if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{where}: {value!r}: gin has no such number")
       for path in gin_files_of(value) if name == GIN_FILE else []:
         if not isinstance(path, str) or not os.path.isfile(gin_files.found(path)):
           raise UsageError(f"{where}: {path!r}: no such file")
@@ -59,7 +57,7 @@ class Distribution:
 
   @classmethod
   def parse(cls, where: str, name: str, written: Any) -> "Distribution":
-    """Makes the distribution that a sweep file describes.
+    """Makes a distribution from its description in a sweep file.
 
     Raises:
       UsageError: `written` is not a distribution; the message begins with `where`.
@@ -82,7 +80,7 @@ class Distribution:
     return cls(kind, *rest)
 
   def in_optuna(self) -> "BaseDistribution":
-    """The distribution of Optuna; its values are those of `held`."""
+    """Returns Optuna's distribution; its choices are in the form of `held`."""
     from optuna import distributions
     if self.kind == "choice":
       return distributions.CategoricalDistribution(list(map(held, self.choices)))
@@ -91,7 +89,7 @@ class Distribution:
     return distributions.FloatDistribution(self.low, self.high, log=self.kind == "log_uniform")
 
   def recorded(self, value: Any) -> Any:
-    """The value that JSON holds as `value`, with lists for tuples; raises a ValueError if none."""
+    """Returns the value read from JSON as `value`, with tuples restored; or raises a ValueError."""
     if self.kind == "choice":
       return self.choices[list(map(text_of, self.choices)).index(text_of(value))]
     if type(value) in _TYPES[self.kind] and self.low <= value <= self.high:
@@ -99,7 +97,7 @@ class Distribution:
     raise ValueError(f"{value!r} is not in {self}")
 
   def scaled(self, value: Any, factor: float) -> Any:
-    """A value times a factor, between the ends of the interval; a choice stays as it is."""
+    """Returns a value times a factor, clipped to the interval; leaves a choice unchanged."""
     if self.kind == "choice":
       return value
     if self.kind == "int_uniform":
@@ -107,7 +105,7 @@ class Distribution:
     return self.value(value * factor)
 
   def value(self, in_optuna: Any) -> Any:
-    """The value for which Optuna holds `in_optuna`; floats get four digits, for readable names."""
+    """Converts Optuna's value `in_optuna`; rounds floats to four digits, for readable names."""
     if self.kind == "choice":
       return next(choice for choice in self.choices if held(choice) == in_optuna)
     if self.kind == "int_uniform":
@@ -116,12 +114,12 @@ class Distribution:
 
 
 def held(value: Any) -> int | float | str:
-  """A value in the form that Optuna can hold: numbers as they are, all others as gin text."""
+  """Converts a value to a form that Optuna can store: numbers as they are, others as gin text."""
   return value if type(value) in (int, float) else gin_text(value)
 
 
 def gin_text(value: Any) -> str:
-  """The value as gin text; a string that begins with @ or % is a reference, in a list too."""
+  """Returns a value as gin text; strings that start with @ or % are references, also in lists."""
   if isinstance(value, str) and value[:1] in ("@", "%"):
     return value
   if isinstance(value, list):
@@ -132,10 +130,10 @@ def gin_text(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-  """The value as JSON, the same for equal values in every process."""
+  """Returns a value as JSON, the same for equal values in every process."""
   return json.dumps(value, sort_keys=True, default=repr)
 
 
 def gin_files_of(value: Any) -> list[str]:
-  """The paths in a value of `gin_file`, which is one path or a list of paths."""
+  """Returns the paths in a value of `gin_file`, which is a path or a list of paths."""
   return [value] if isinstance(value, str) else list(value)

@@ -1,4 +1,4 @@
-"""The state of a sweep, on disk and in memory: the trials that ran, that run, and that are left."""
+"""The state of a sweep, on disk and in memory: its past, running and remaining trials."""
 
 import dataclasses
 import pathlib
@@ -17,31 +17,31 @@ from replicator.training.workdir import reader
 
 from rich.text import Text
 
-POLL_SECONDS = 1.0     # Between two looks at the running trials.
-_WRITE_SECONDS = 30.0  # At least this long between two times that the page is written.
-_WRITE_SHARE = 0.05   # The share of the time that this may take.
-_ECHO_SECONDS = 0.5   # A signal may arrive twice: at this process, and at its process group.
+POLL_SECONDS = 1.0     # Between checks of the running trials.
+_WRITE_SECONDS = 30.0  # The minimum time between writes of the page.
+_WRITE_SHARE = 0.05   # The maximum share of time spent on that.
+_ECHO_SECONDS = 0.5   # A signal may arrive twice: for this process, and for its process group.
 
 
 class Sweep:
-  """Gives trials to a runner, records their results and shows them.
+  """A sweep, which passes trials to a runner, and records and shows their results.
 
-  Trials that `folder` records as ended do not run again, except failed ones with `retry_failed`.
-  A sweep that is only explained is `in_memory`: no file is written.
+  Trials recorded in `folder` as ended do not run again, except failed ones with `retry_failed`.
+  `in_memory` is for a sweep that is only explained: it writes no files.
   """
 
   def __init__(self, file: SweepFile, folder: pathlib.Path, retry_failed: bool,
                in_memory: bool = False):
-    # They load Optuna, which a bad command line need not await.
+    # These load Optuna, which would delay the error of a bad command line.
     from replicator.tools.sweeps import search
     from replicator.tools.sweeps.populations import population
     self.file, self.folder = file, folder
     self.stopping = False
-    self._signaled = 0.0  # When the first signal came.
+    self._signaled = 0.0  # When the first signal arrived.
     self._status = Status()
-    self._running: dict[str, Callable[[], object]] = {}  # Whether each trial has ended.
+    self._running: dict[str, Callable[[], object]] = {}  # Returns whether each trial has ended.
     self._write_at = time.monotonic() + _WRITE_SECONDS
-    self.results = self._read_results()  # The results of all recorded trials, by their ids.
+    self.results = self._read_results()  # The results of all recorded trials, by ID.
     self.search: population.Population | search.Search = (
         population.Population(file, self.results, retry_failed, folder, self._status.note)
         if file.population else
@@ -60,13 +60,13 @@ class Sweep:
     return dict(sorted(found.items(), key=lambda item: item[1].record.order))
 
   def run(self, start: Callable[[str], Callable[[], object]], slots: Callable[[], int]) -> None:
-    """Runs the trials that are left, up to `slots` at a time, until all have ended or stopped.
+    """Runs the remaining trials, up to `slots` at a time, until all have ended or stopped.
 
-    `start` starts the trial of an id, and returns a function that is true once it has ended.
-    The first SIGINT or SIGTERM stops the sweep, the second one stops it at once.
+    `start` starts the trial with an ID, and returns a function that is true once it has ended.
+    The first SIGINT or SIGTERM lets the trials save and end; the second one kills them.
     """
     running = self._running
-    # A stopped sweep leaves the file, for trials that a cluster starts later.
+    # A stopped sweep leaves this file, for trials that a cluster starts later.
     (self.folder / STOP).unlink(missing_ok=True)
     with stop_signals(self._receive_signal), self._status:
       for line in [f"{self.folder}: {self.state()}",
@@ -84,7 +84,7 @@ class Sweep:
               self._ended(trial_id)
           self._look()
           time.sleep(POLL_SECONDS)
-      finally:  # After an error of the sweep's own, its trials save.
+      finally:  # If the sweep itself fails, its trials still save.
         if running:
           self._stop()
         for trial_id, has_ended in running.items():
@@ -100,12 +100,12 @@ class Sweep:
       self._stop(at_once=True)
 
   def _stop(self, at_once: bool = False) -> None:
-    """Starts no more trials, and makes the running ones save and end, or end `at_once`."""
+    """Starts no more trials; tells the running ones to save and end, or to end `at_once`."""
     self.stopping = True
     (self.folder / STOP).write_text(AT_ONCE if at_once else "")
 
   def _next(self) -> str:
-    """Records the next trial to run, and returns its id; empty if there is none."""
+    """Records the next trial to run, and returns its ID; empty if there is none."""
     trial = None if self.stopping else self.search.propose()
     if trial is None:
       return ""
@@ -119,18 +119,18 @@ class Sweep:
     return trial.id
 
   def status(self, trial_id: str) -> str:
-    """The status that the trial's process, here or on another machine, has recorded last."""
+    """Returns the status last recorded by the trial's process, here or on another machine."""
     return self._read(trial_id).record.status
 
   def give_up(self, trial_id: str, status: str, message: str = "") -> bool:
-    """Records the end of a trial that a cluster has lost or never started; returns True."""
+    """Records the end of a trial that a cluster lost or never started; returns True."""
     record = self._read(trial_id).record
     record.status, record.message = status, message
     record.write(trials.folder_of(self.folder, trial_id))
     return True
 
   def _ended(self, trial_id: str) -> None:
-    """Shows the end of a trial; raises a UsageError if a trial is done and has no metric."""
+    """Shows that a trial ended; raises a UsageError if it is done but did not log the metric."""
     result = self._read(trial_id)
     if result.record.status in trials.ENDED:
       self.search.ended(result)
@@ -162,20 +162,20 @@ class Sweep:
     self._write_at = now + max(_WRITE_SECONDS, (now - begun) / _WRITE_SHARE)
 
   def state(self) -> str:
-    """The state of the sweep in one line."""
+    """Returns the state of the sweep in one line."""
     return self.search.stage + results.state(self.current(), self.search.count)
 
   def record(self, trial: Record) -> Record:
-    """The record of one of the search's trials; itself if it has not begun, or is to go on."""
+    """Returns the record of a trial, or the trial itself if it has not begun in its generation."""
     known = self.results.get(trial.id)
     return known.record if known and known.record.generation == trial.generation else trial
 
   def current(self) -> list[TrialResult]:
-    """The results of the trials that are still in the sweep file, the best first."""
+    """Returns the results of the trials that are still in the sweep file, best first."""
     return [result for result in results.ranked(self.results.values()) if result.is_current]
 
   def is_complete(self) -> bool:
-    """Whether no trial is left to start or to resume."""
+    """Returns whether no trial is left to start or resume."""
     return not self.search.peek() and all(
         result.record.status in trials.ENDED for result in self.current())
 

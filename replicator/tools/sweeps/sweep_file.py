@@ -1,8 +1,8 @@
-"""A sweep file: a gin file that binds `sweep.NAME`, and nothing else.
+"""A sweep file: a gin file that binds only `sweep.NAME`.
 
 The trials are the product of `grid`, `zip`, `random` and `seeds`, or Optuna proposes them from
 `optuna`. The name `gin_file` stands for a gin file, or a list of gin files, that a trial adds to
-the common ones. A string that begins with @ or % is a gin reference, as in `'@adam'`.
+the common ones. A string that starts with @ or % is a gin reference, such as `'@adam'`.
 """
 
 import dataclasses
@@ -33,20 +33,20 @@ class SweepFile:
     optuna: `{name: distribution}`; Optuna's TPE sampler proposes `trials` points.
     population: `{name: distribution}`; `trials` members train at the same time, and poor ones copy
       good ones, see `sweeps.populations`.
-    interval: for `population`: the steps between two copies.
-    startup_trials: for `optuna`: the number of points that are drawn at random before the sampler
-      uses earlier results, and the number of trials that end before one is pruned.
-    prune_after: for `optuna`: from this training step on, a trial is stopped when its best metric
-      is worse than the median of the earlier trials at the same step; None prunes nothing.
-    gpus_per_trial: how many GPUs each trial has for itself; 0 lets all trials share them, and None
-      is 1 where there are GPUs.
+    interval: for `population`: the number of steps between copies.
+    startup_trials: for `optuna`: the number of points drawn at random before the sampler uses
+      earlier results, and the number of trials that must end before one can be pruned.
+    prune_after: for `optuna`: after this training step, a trial is stopped if its best metric is
+      worse than the median of the earlier trials at the same step; None disables pruning.
+    gpus_per_trial: the number of GPUs reserved for each trial; 0 lets all trials share the GPUs,
+      and None is 1 if there are GPUs.
   """
 
   experiment: str  # A module, such as `experiments.sngan`, or a file, such as `my_step.py`.
-  metric: str  # The name in `metrics.jsonl` by which trials are compared.
+  metric: str  # The metric in `metrics.jsonl` by which trials are compared.
   goal: Literal["min", "max"] = "min"  # Whether low or high values of the metric are good.
-  gin_files: Sequence[str] = ()  # The gin files of all trials, in order.
-  params: Sequence[str] = ()  # Bindings of all trials; they override the files.
+  gin_files: Sequence[str] = ()  # Gin files for all trials, in order.
+  params: Sequence[str] = ()  # Bindings for all trials; they override the files.
   grid: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   zip: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -62,10 +62,10 @@ class SweepFile:
   slurm: Sequence[str] = ()  # Options for sbatch, such as '--partition=gpu'.
 
   def space(self) -> dict[str, Distribution]:
-    """The values of each name that differs between trials, sorted by name.
+    """Returns the values of each name that differs between trials, sorted by name.
 
     Raises:
-      UsageError: a name or its values are not valid.
+      UsageError: a name or its values are invalid.
     """
     owners = {binding.partition("=")[0].strip(): "params" for binding in self.params}
     seeds = {SEED: self.seeds} if self.seeds else {}
@@ -83,20 +83,20 @@ class SweepFile:
     return dict(sorted(made.items()))
 
   def steps(self) -> int:
-    """The `train.steps` of `params`; 0 without a number there."""
+    """Returns the `train.steps` in `params`; 0 if it is not set there as a number."""
     return max((int(found[1]) for found in map(STEPS.match, self.params) if found), default=0)
 
   def gpus_of_trial(self, available: int) -> int:
-    """How many GPUs each trial has for itself where so many are `available`; 0 if it shares all."""
+    """Returns the number of GPUs reserved per trial, out of `available`; 0 if all are shared."""
     return min(1, available) if self.gpus_per_trial is None else self.gpus_per_trial
 
   @functools.cached_property
   def content(self) -> Callable[[str], list[str]]:
-    """Returns the statements of a gin file, those that it had when they were asked for first."""
+    """Function that returns the statements of a gin file, as of its first call for that file."""
     return functools.cache(written_in)
 
   def best(self) -> str:
-    """Which value of the metric is best: 'lowest' or 'highest'."""
+    """Returns which value of the metric is best: 'lowest' or 'highest'."""
     return "lowest" if self.goal == "min" else "highest"
 
 
@@ -112,12 +112,12 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
   """Reads a sweep file, then `bindings`, which override it.
 
   Raises:
-    UsageError: the file is missing or not gin, or a name or a value is not valid.
+    UsageError: the file is missing or not gin, or a name or a value is invalid.
   """
   gin.clear_config()
   try:
     values = _values(statements.read([path], bindings, _find))
-  except UsageError as error:  # The reader names the flags of an experiment.
+  except UsageError as error:  # The reader's messages name the flags of an experiment.
     raise UsageError(re.sub("^--gin_(file|param)", r"--sweep_\1", str(error))) from error
   finally:
     gin.clear_config()
@@ -134,7 +134,7 @@ def read(path: str, bindings: Sequence[str] = ()) -> SweepFile:
 
 def _find(selector: str, parameter: str | None = None, value_of: str = ""
           ) -> gin.config.Configurable:
-  """Looks up `sweep`, the only configurable that a sweep file may name."""
+  """Looks up `sweep`, the only configurable allowed in a sweep file."""
   if selector.rpartition("/")[2] == "sweep":
     return find(selector, parameter)
   if parameter is None:
@@ -145,7 +145,7 @@ def _find(selector: str, parameter: str | None = None, value_of: str = ""
 
 
 def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
-  """`{NAME: value}` of each `sweep.NAME`, with the values of macros in place of their names."""
+  """Returns `{NAME: value}` for each `sweep.NAME`, with macros replaced by their values."""
   checks.check(bindings)
   for binding in bindings:
     if binding.scope and not binding.is_macro:
@@ -156,7 +156,7 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
 
 
 def _check(file: SweepFile) -> None:
-  """Raises a UsageError if the settings of a sweep do not fit each other or the disk."""
+  """Raises a UsageError if a sweep's settings conflict or are invalid, or a file is missing."""
   for path in file.gin_files:
     if not os.path.isfile(gin_files.found(path)):
       raise UsageError(f"sweep.gin_files: '{path}': no such file in {os.getcwd()}"

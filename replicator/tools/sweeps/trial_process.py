@@ -1,8 +1,8 @@
-"""One process of a trial: started, watched, asked to stop, and recorded.
+"""Starts, watches, stops and records one process of a trial.
 
-The sweep asks trials to stop by files that all machines see: `stop` in the sweep's folder stops all
-trials, and kills them if it says `at once`; `stop` in a trial's folder prunes that trial.
-`python -m replicator.tools.sweeps.trial_process FOLDER ID` runs a trial in a job of a cluster.
+The sweep asks trials to stop through files visible on all machines: `stop` in the sweep's folder
+stops all trials, or kills them if it contains `at once`; `stop` in a trial's folder prunes that
+trial. `python -m replicator.tools.sweeps.trial_process FOLDER ID` runs a trial in a cluster job.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from replicator.tools.sweeps.trials import DONE, FAILED, PRUNED, RUNNING, STOPPE
 
 STOP, AT_ONCE = "stop", "at once"
 _POLL_SECONDS = 0.1
-LOCK_SECONDS = 120.0  # The longest time that a trial waits for its earlier process to save.
+LOCK_SECONDS = 120.0  # The longest a trial waits for its earlier process to save.
 _LAST_BYTES = 20_000
-# The numbers of threads of TensorFlow and of OpenMP.
+# Thread counts of TensorFlow and OpenMP.
 _THREADS = "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"
 
 
 class Attempt:
-  """Runs the trial that `folder/trials/ID` records, or resumes what an earlier attempt left there.
+  """One attempt to run the trial recorded in `folder/trials/ID`, or to resume it.
 
-  `folder` is the sweep's. The trial has `threads` threads, or else one for each core. Its command
-  runs in the folder `cwd`, or else in that of this process. It sees the GPUs `gpus`, such as "0,1",
-  or else those that this process sees.
+  `folder` is the sweep's. The trial uses `threads` threads; by default, one per core. Its command
+  runs in the folder `cwd`; by default, this process's. It sees the GPUs `gpus`, such as "0,1"; by
+  default, those visible to this process.
 
   Raises:
-    FileNotFoundError: this machine does not see the record.
+    FileNotFoundError: the record is not visible on this machine.
   """
 
   def __init__(self, trial_id: str, folder: pathlib.Path, threads: int | None = None,
@@ -48,7 +48,7 @@ class Attempt:
     self._begun = time.monotonic()
     self._child: Child | None = None
     self._is_stopping = False
-    self._asked = ""  # The status to end with, once its process was asked to stop.
+    self._asked = ""  # The final status, once the process was asked to stop.
     self._log_begin = 0
     if (record := trials.read_record(self._folder)) is None:
       raise FileNotFoundError(f"{self._folder / trials.RECORD}: is missing on this machine")
@@ -56,7 +56,7 @@ class Attempt:
     self._lock = (self._folder / ".lock").open("w")
 
   def poll(self) -> Record | None:
-    """Starts, watches or stops the process; returns the record once the trial has ended."""
+    """Starts, watches or stops the process; returns the record when the trial has ended."""
     if self._child is None:
       return self._try_to_start()
     if (code := self._child.process.poll()) is not None:
@@ -82,13 +82,13 @@ class Attempt:
     self._is_stopping = True
 
   def _wish(self) -> str:
-    """The status that the trial is asked to end with; empty if it may go on."""
+    """Returns the status that the trial should end with; empty if it may continue."""
     if self._is_stopping or self._stop_all.exists():
       return STOPPED
     return PRUNED if self._stop_this.exists() else ""
 
   def _try_to_start(self) -> Record | None:
-    if self._record.status == DONE:  # A cluster has started it again after its end.
+    if self._record.status == DONE:  # A cluster has restarted it after it ended.
       self._lock.close()
       return self._record
     if asked := self._wish():
@@ -109,7 +109,7 @@ class Attempt:
       self._child = Child(
           self._record.words(), self._environment,
           end_signal=signal.SIGTERM, end_status=PREEMPTED_STATUS, cwd=self._cwd, stdout=log,
-          pass_fds=[self._lock.fileno()])  # The process holds the lock, even if this one dies.
+          pass_fds=[self._lock.fileno()])  # The child holds the lock even if this process dies.
     self._record.status, self._record.message = RUNNING, ""
     self._record.write(self._folder)
 

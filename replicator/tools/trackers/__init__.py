@@ -1,1 +1,1 @@
-"""Services that show runs: each gets what a run logs as soon as it is logged."""
+"""Trackers, which send everything a run logs to a service as soon as it is logged."""

@@ -1,8 +1,8 @@
-"""What a run logs on its way to a tracker, in a thread of its own.
+"""Queues a run's logs and sends them to a tracker in a background thread.
 
-Each line is sent once, whatever happens. A resumed run repeats its lines, so what a record has is
-not sent again. Lines that differ come after a rollback, or from a resumed run whose settings have
-changed: then another record begins, with all lines. What a record lacks, the workdir has.
+Each line is sent once, whatever happens. A resumed run repeats its lines, so lines already in the
+record are not sent again. After a rollback, or if a resumed run's settings have changed, lines can
+differ: then a new record starts, with all lines. Missing lines are read from the workdir.
 """
 
 import collections
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
   from replicator.tools.trackers.tracker import Tracker
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"  # How a run ended.
-RETRY_SECONDS = 10.0  # From a failure to the next attempt.
+RETRY_SECONDS = 10.0  # Between a failure and the next attempt.
 _BINS = 64
 _writing = threading.Lock()  # All trackers of a run write the same `trackers.json`.
 
 
 @dataclasses.dataclass
 class Line:
-  """What a run has logged at a step; each part may be empty.
+  """The data that a run logged at a step; each part may be empty.
 
   Attributes:
     step: the step.
     scalars: "seconds" and all scalars of the step, by name; they may be NaN or infinite.
     images: uint8 `[h, w, 3]`, by name.
     histograms: the counts `[n]` and the edges `[n + 1]` of bins, by name.
-    text: texts by name.
+    text: texts, by name.
   """
 
   step: int
@@ -56,11 +56,11 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class TrackedRun:
-  """The run whose record a tracker opens.
+  """A run whose record a tracker opens.
 
-  The `id` has 16 letters and digits; another record of the run has a different one. `name` is that
-  of the workdir, `experiment` that of the program, and `group` that of the sweep, or empty.
-  `config` has the values in `config.gin` by name; references are text.
+  The `id` has 16 letters and digits; each record of the run has its own. `name` is the workdir's
+  name, `experiment` the program's, and `group` the sweep's, or empty. `config` has the values in
+  `config.gin` by name; references are text.
   """
 
   id: str
@@ -72,31 +72,33 @@ class TrackedRun:
 
 
 class Outbox(Sink):
-  """Sends what a run logs to a tracker; all methods but `end` return at once.
+  """Sink that sends a run's logs to a tracker; all methods except `end` return immediately.
 
-  `name` is that of the tracker in `trackers.json`, which has the id of its record, and the step and
-  the checksum of the last line that was sent.
+  `name` is the tracker's name in `trackers.json`, which stores the ID of its record, and the step
+  and checksum of the last line that was sent.
   """
 
   def __init__(self, tracker: "Tracker", name: str, run: Run):
     self._tracker, self._name, self._run = tracker, name, run
-    self._line: Line | None = None  # Of the present step, until its scalars come.
-    # A number is a step that the run has gone back to.
+    self._line: Line | None = None  # Of the current step, until its scalars arrive.
+    # A number is a step to which the run has gone back.
     self._queue: collections.deque[Line | int] = collections.deque()
     self._changing, self._news, self._ended = threading.Lock(), threading.Event(), threading.Event()
-    self._status = ""  # How the run ended.
+    self._status = ""  # The status of the ended run.
     self._thread = threading.Thread(target=self._work, daemon=True)
     self._path = run.workdir / "trackers.json"
     self._noted = reader.read_object(self._path).get(name, {})
     self._has = -1  # The last step in the record.
-    self._covered = run.step or -1  # The workdir has the lines up to here; later ones are queued.
-    self._expected: tuple[int, str] | None = None  # The last line of an earlier process.
+    self._covered = run.step or -1  # Lines up to here are in the workdir; later ones are queued.
+    self._expected: tuple[int, str] | None = None  # The last line from an earlier process.
     self._is_first, self._is_open = True, False
+    if run.went_back:
+      self._queue.append(run.step)
 
-  # ---- Called by the training -------------------------------------------------------------------
+  # ---- Called by the training loop --------------------------------------------------------------
 
   def start(self) -> None:
-    """Begins to send; `config.gin` is written. More calls do nothing."""
+    """Starts sending, once `config.gin` is written. Further calls do nothing."""
     if self._thread.ident is None:
       self._thread.start()
 
@@ -118,7 +120,7 @@ class Outbox(Sink):
     self._at(step).text.update(values)
 
   def take_back(self, step: int) -> None:
-    """Drops later lines; if one was sent, another record begins."""
+    """Drops later lines; if one was already sent, starts a new record."""
     self._line = None
     with self._changing:
       self._queue = collections.deque(each for each in self._queue
@@ -127,7 +129,7 @@ class Outbox(Sink):
     self._news.set()
 
   def end(self, status: str, seconds: float) -> None:
-    """Ends the record of a run that ended so, and waits for that at most so long."""
+    """Ends the record with `status`, and waits for that up to `seconds`."""
     self._put()
     self._status = status
     self._ended.set()
@@ -209,7 +211,7 @@ class Outbox(Sink):
     self._open()
 
   def _open(self) -> None:
-    """Opens the record, and sends what it lacks of the workdir."""
+    """Opens the record, and sends the lines that it lacks from the workdir."""
     found = reader.read(self._run.workdir)
     if "id" not in self._noted:
       self._note(id=secrets.token_hex(8), step=-1, sum="")
@@ -218,7 +220,7 @@ class Outbox(Sink):
       last = self._noted["step"]
     if not isinstance(last, int):
       raise TypeError(f"open returned {last!r}, not the last step that the record has, -1 or None")
-    if self._is_first and min(last, self._noted["step"]) > self._covered:  # It comes again.
+    if self._is_first and min(last, self._noted["step"]) > self._covered:  # It will come again.
       self._expected = self._noted["step"], self._noted["sum"]
     self._has, self._is_first = last, False
     for line in _lines(found, last, self._covered):
@@ -235,13 +237,13 @@ class Outbox(Sink):
 
   def _note(self, **facts: Any) -> None:
     self._noted.update(facts)
-    with _writing, contextlib.suppress(OSError):  # A disk that is full ends the run by itself.
+    with _writing, contextlib.suppress(OSError):  # A full disk ends the run elsewhere.
       noted = {**reader.read_object(self._path), self._name: self._noted}
       atomic.write_whole(self._path, json.dumps(noted, indent=2) + "\n")
 
 
 def _checksum(line: Line) -> str:
-  """That of the scalars, but for times."""
+  """Returns a checksum of the scalars, except times."""
   known = {name: repr(x) for name, x in line.scalars.items() if name not in reader.TIMES}
   return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -249,12 +251,12 @@ def _checksum(line: Line) -> str:
 def _counted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   try:
     return np.histogram(values, _BINS)
-  except ValueError:  # They are too close together for so many.
+  except ValueError:  # The values are too close together for so many bins.
     return np.array([len(values)]), np.array([values.min(), values.max()])
 
 
 def _lines(run: reader.Run, after: int, up_to: int) -> Iterator[Line]:
-  """The scalars and images in a workdir of each step after one, up to another."""
+  """Yields the scalars and images in a workdir for steps after `after`, up to `up_to`."""
   from PIL import Image
   rows = {row["step"]: row for row in run.rows}
   images: dict[int, dict[str, pathlib.Path]] = {}

@@ -1,4 +1,4 @@
-"""MLflow, Weights & Biases and Trackio: each raises a UsageError without its package."""
+"""MLflow, Weights & Biases and Trackio; each raises a UsageError if its package is missing."""
 
 import functools
 import re
@@ -12,20 +12,21 @@ import gin
 
 _TAG = "replicator.id"
 _STATUS = {FINISHED: "FINISHED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
-_allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Names as MLflow takes them.
+_allowed = functools.partial(re.sub, r"[^\w\-. :/]", "_")  # Makes names valid for MLflow.
 
 
 @gin.configurable(module="replicator")
 class MLflow(Tracker):
-  """Logs to MLflow: `pip install 'replicator[mlflow]'`, and `train.callbacks = [@MLflow()]`.
+  """Logs to MLflow: `pip install -e '.[mlflow]'`, and `train.callbacks = [@MLflow()]`.
 
-  A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change a
-  parameter: a tag of its name has the value of a resumed run. In names, letters that MLflow does
-  not take become `_`. Times are those of the training. Images, histograms and texts are artifacts.
+  A run has the workdir's name, and the tag `group` if it belongs to a sweep. MLflow cannot change
+  parameters, so a resumed run stores a changed value in a tag of the same name. Characters that
+  MLflow does not allow in names become `_`. Timestamps count training time. Images, histograms and
+  texts are artifacts.
 
   Args:
-    uri: of the server, or `sqlite:///FILE`; None for what MLFLOW_TRACKING_URI says, or else
-      MLflow's own default.
+    uri: the server's URI, or `sqlite:///FILE`; None for MLFLOW_TRACKING_URI, or else MLflow's
+      default.
     experiment: the experiment that the run belongs to; None for the program's name.
   """
 
@@ -34,7 +35,7 @@ class MLflow(Tracker):
     self._uri, self._experiment = uri, experiment
 
   def open(self, run: TrackedRun) -> int:
-    """Opens or makes the run with the tag `replicator.id`, and asks for the last step of it."""
+    """Opens or creates the run with the tag `replicator.id`; returns its last step."""
     import mlflow
     client = self._client = mlflow.MlflowClient(self._uri)
     name = self._experiment or run.experiment
@@ -47,12 +48,12 @@ class MLflow(Tracker):
     client.update_run(self._id, "RUNNING")
     client.log_artifact(self._id, str(run.workdir / "config.gin"))
     for key, value in run.config.items():
-      key, text = _allowed(key), str(value)[:6000]  # The longest that MLflow takes.
+      key, text = _allowed(key), str(value)[:6000]  # MLflow's limit.
       if opened.data.params.get(key, text) != text:
         client.set_tag(self._id, key, text)
       elif key not in opened.data.params:
         client.log_param(self._id, key, text)
-    history = client.get_metric_history(self._id, "seconds")  # Every line has this scalar.
+    history = client.get_metric_history(self._id, "seconds")  # Every line has it.
     return max((metric.step for metric in history), default=-1)
 
   def send(self, line: Line) -> None:
@@ -74,19 +75,20 @@ class MLflow(Tracker):
           Metric(_allowed(name), value, time, line.step) for name, value in line.scalars.items()])
 
   def close(self, status: str) -> None:
-    """Sets the status to FINISHED, FAILED or, of an interrupted run, KILLED."""
+    """Sets the status to FINISHED, FAILED or, if the run was interrupted, KILLED."""
     self._client.set_terminated(self._id, _STATUS[status])
 
 
 @gin.configurable(module="replicator")
 class WandB(Tracker):
-  """Logs to Weights & Biases: `pip install 'replicator[wandb]'`, `train.callbacks = [@WandB()]`.
+  """Logs to Weights & Biases: `pip install -e '.[wandb]'`, `train.callbacks = [@WandB()]`.
 
-  Offline, the run is in the workdir's folder `wandb/`, and `wandb sync` sends it. W&B cannot resume
-  a run there, so a resumed run writes its lines and images again, in place of the earlier ones.
+  Offline, the run is stored in the workdir's folder `wandb/`, and `wandb sync` uploads it. W&B
+  cannot resume offline runs, so a resumed run writes its lines and images again, replacing the
+  earlier ones.
 
   Args:
-    project: the project that the run belongs to; None for the program's name.
+    project: the project of the run; None for the program's name.
     entity: a user or a team; None for your own.
     mode: 'offline', or 'online' for a machine that is logged in to W&B.
   """
@@ -98,13 +100,13 @@ class WandB(Tracker):
     self._run: Any = None
 
   def open(self, run: TrackedRun) -> int:
-    """Opens the W&B run of this id; an offline one begins again at its first line."""
+    """Opens the W&B run with this ID; an offline run starts again from its first line."""
     import wandb
-    if self._run is not None:  # Something failed.
+    if self._run is not None:  # An earlier call failed.
       self._run.finish(exit_code=1)
     for earlier in (run.workdir / "wandb").glob(f"offline-run-*-{run.id}"):
-      shutil.rmtree(earlier)  # A server keeps only the newest of several with one id.
-    # Training prints progress, which W&B would keep too; and the user's program may have a run.
+      shutil.rmtree(earlier)  # A server keeps only the newest run with an ID.
+    # Keeps the progress output out of W&B; and the user's program may have a run of its own.
     settings = wandb.Settings(console="off", silent=True, reinit="create_new")
     self._run = wandb.init(
         project=self._project or run.experiment, entity=self._entity, id=run.id, name=run.name,
@@ -115,11 +117,11 @@ class WandB(Tracker):
   def send(self, line: Line) -> None:
     """Logs everything of a step at once."""
     import wandb
-    # A line is complete at once; W&B has gone on to the next step when an image comes after it.
+    # Scalars complete a step, so W&B is already at the next step when an image comes after them.
     self._run.log(_media(line, wandb), max(line.step, self._run.step), commit=bool(line.scalars))
 
   def close(self, status: str) -> None:
-    """Finishes the W&B run; the summary has the status as `ended`."""
+    """Finishes the W&B run; stores the status in the summary as `ended`."""
     self._run.summary["ended"] = status
     if status == INTERRUPTED:
       self._run.mark_preempting()
@@ -129,13 +131,13 @@ class WandB(Tracker):
 
 @gin.configurable(module="replicator")
 class Trackio(Tracker):
-  """Logs to Trackio: `pip install 'replicator[trackio]'`, and `train.callbacks = [@Trackio()]`.
+  """Logs to Trackio: `pip install -e '.[trackio]'`, and `train.callbacks = [@Trackio()]`.
 
-  The runs are on this machine, in the folder that TRACKIO_DIR names; `trackio show` shows them. A
-  run is named after its workdir and its id. A run that does not finish has an alert.
+  Runs are stored on this machine, in the folder TRACKIO_DIR; `trackio show` shows them. A run is
+  named after its workdir and its ID. A run that does not finish gets an alert.
 
   Args:
-    project: the project that the run belongs to; None for the program's name.
+    project: the project of the run; None for the program's name.
   """
 
   def __init__(self, project: str | None = None):
@@ -143,7 +145,7 @@ class Trackio(Tracker):
     self._project = project
 
   def open(self, run: TrackedRun) -> int:
-    """Opens the Trackio run of this name, and asks for its last step."""
+    """Opens the Trackio run with this name; returns its last step."""
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
     where = self._project or run.experiment, f"{run.name}-{run.id}"
@@ -165,7 +167,7 @@ class Trackio(Tracker):
 
 
 def _media(line: Line, service: Any) -> dict[str, Any]:
-  """What was logged at a step, as W&B and Trackio take it."""
+  """Converts the data of a step to the form of W&B and Trackio."""
   return {**line.scalars, **line.text,
           **{name: service.Image(pixels) for name, pixels in line.images.items()},
           **{name: service.Histogram(np_histogram=x) for name, x in line.histograms.items()}}

@@ -1,4 +1,4 @@
-"""The protocol of trackers: services, or files, that get what a run logs.
+"""The base class of trackers, which send a run's logs to a service or a file.
 
     @gin.configurable
     class TextFile(Tracker):
@@ -30,32 +30,32 @@ from replicator.training.run import Run
 
 
 class Tracker(Callback):
-  """A callback that sends what a run logs to a service, or a file, as soon as it is logged.
+  """A callback that sends a run's logs to a service or a file as soon as they are written.
 
-  A tracker of yours defines `open`, `send` and `close`. Their calls come from one thread, which is
-  not the training's, so that they may take their time. What they raise is reported in one line, and
-  the run goes on; later, `open` is called again, and what was not sent comes again.
+  Your tracker defines `open`, `send` and `close`. All are called in one background thread, so slow
+  calls do not delay training. If they raise an error, it is reported in one line and the run
+  continues; later, `open` is called again, and unsent data is sent again.
   """
 
   in_checks = False
 
   def open(self, run: TrackedRun) -> int | None:
-    """Opens the record of `run.id`, a new or an earlier one.
+    """Opens the record with the ID `run.id`, or creates it.
 
-    Returns the last step that the record has, or -1; later steps come. If it returns None, the
-    workdir knows the last step that `send` took; after a kill this line may come a second time.
+    Returns the last step in the record, or -1; later steps will be sent. If it returns None, the
+    last step is taken from the workdir; after a kill, that step may be sent twice.
     """
     raise NotImplementedError
 
   def send(self, line: Line) -> None:
-    """Adds what was logged at a step; steps increase, but one may have images and text later."""
+    """Adds the data of a step. Steps increase, but images and text may follow for the same step."""
     raise NotImplementedError
 
   def close(self, status: str) -> None:
-    """Closes the record of a run that is 'finished', 'failed' or 'interrupted'."""
+    """Closes the record; `status` is 'finished', 'failed' or 'interrupted'."""
 
   def begin(self, run: Run) -> None:
-    """Gets from now on what the run logs."""
+    """Starts to collect what the run logs."""
     name = type(self).__name__
     alike = [id(each) for each in run.schedule.callbacks if type(each) is type(self)]
     place = alike.index(id(self))
@@ -64,16 +64,16 @@ class Tracker(Callback):
     run.writer.add(self._outbox)
 
   def after_steps(self, run: Run) -> None:
-    """Begins to send, since the configuration is complete."""
+    """Starts sending, since the configuration is complete."""
     self._outbox.start()
 
   def evaluated(self, run: Run, found: Evaluation) -> None:
-    """Begins to send, if the configuration is complete."""
+    """Starts sending, if the configuration is complete."""
     if run.has_begun:
       self._outbox.start()
 
   def end(self, run: Run, error: BaseException | None) -> None:
-    """Sends the rest, and closes the record; waits 30 s at most, or 3 s in a hurry."""
+    """Sends the rest and closes the record; waits up to 30 s, or 3 s if the run was interrupted."""
     if run.has_begun or not error:
       is_hurried = error is not None and not isinstance(error, Exception)
       run.doing(f"sending the last lines to {self._name}")
@@ -85,7 +85,7 @@ class Tracker(Callback):
 
 
 def require(service: Tracker) -> None:
-  """Raises a UsageError if the package of a service is not installed."""
+  """Raises a UsageError if a service's package is not installed."""
   name = type(service).__name__
   if importlib.util.find_spec(name.lower()) is None:
     raise UsageError(f"@{name}() needs its package: pip install 'replicator[{name.lower()}]'")

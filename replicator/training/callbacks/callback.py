@@ -1,4 +1,4 @@
-"""The protocol of callbacks: what a user hangs on the training loop.
+"""The protocol of callbacks, with which users extend the training loop.
 
     class Message(replicator.Callback):
       def end(self, run, error):
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 
 class Callback:
-  """Something that happens while a step trains; override what you need.
+  """A callback of the training loop; override the methods you need.
 
-  The loop calls callbacks in the order of their list, after its own work at a step: with every
-  step up to `run.step` finished, and before that step is saved. They are called on the chief, or on
+  The loop calls callbacks in the order of their list, after its own work at a step: when every step
+  up to `run.step` is finished, and before that step is saved. They are called on the chief, or on
   every worker if `on_all_workers`. An error in a callback ends the run.
 
-  A callback that is also a `tf.Module` is saved and restored with the step, bit for bit. What it
-  keeps in Python attributes alone is lost at a restart; `replicator doctor --check_resume` names
-  it.
+  A callback that is also a `tf.Module` is saved and restored with the step, bit for bit. State in
+  plain Python attributes is lost at a restart; `replicator doctor --check_resume` reports it.
 
   Attributes:
-    every: the steps between two calls of `after_steps`; None for each log point, 0 for none.
+    every: the number of steps between calls of `after_steps`; None for each log point, 0 for never.
     at: further steps at which `after_steps` is called. Both must be the same on all workers.
-    on_all_workers: whether every worker of a cluster calls it, and not the chief alone.
-    hooks: what looks into the step while it is traced; see `replicator.step.hooks`.
-    in_checks: whether the checks of the doctor call it, too; not if it only tells of the run.
+    on_all_workers: whether it is called on every worker of a cluster, not only on the chief.
+    hooks: observers of the step while it is traced; see `replicator.step.hooks`.
+    in_checks: whether the doctor's checks call it too; False if it only reports on the run.
   """
 
   every: int | None = None
@@ -45,23 +44,23 @@ class Callback:
   in_checks = True
 
   def begin(self, run: "Run") -> None:
-    """Called before the first step of this process; `run.step` is where a resumed run goes on."""
+    """Called before the first step of this process; `run.step` is where a resumed run continues."""
 
   def after_steps(self, run: "Run") -> None:
-    """Called after every `every` steps, and after the last one; `run.scalars` are their means."""
+    """Called every `every` steps and after the last one; `run.scalars` has the newest scalars."""
 
   def evaluated(self, run: "Run", found: "Evaluation") -> None:
-    """Called with what an evaluation at `run.step` found."""
+    """Called with the result of an evaluation at `run.step`."""
 
   def saved(self, run: "Run") -> None:
-    """Called when a checkpoint, of `run.saved_step`, is on the disk; steps may have gone on."""
+    """Called when the checkpoint of `run.saved_step` is on disk; training may have continued."""
 
   def end(self, run: "Run", error: BaseException | None) -> None:
-    """Called once at the end: with the error that ended the run, or None if it is done."""
+    """Called once at the end, with the error that ended the run, or None."""
 
 
 def check(callbacks: Any) -> list[Callback]:
-  """The callbacks as a list; raises a UsageError if one of them is none."""
+  """Returns the callbacks as a list; raises a UsageError if one is not a callback."""
   if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
     raise UsageError(f"train.callbacks = {callbacks!r}: must be a list, such as [@Histograms()] in "
                      "a gin file")
@@ -80,11 +79,11 @@ def check(callbacks: Any) -> list[Callback]:
 
 
 _installed: list[Callback] = []
-_checks = 0  # How many `installed` that check are under way.
+_checks = 0  # The number of active `installed` contexts with `is_check`.
 
 
 def with_installed(callbacks: Sequence[Callback]) -> list[Callback]:
-  """The callbacks of the present `installed`, and then these."""
+  """Returns the installed callbacks, followed by these."""
   return [*_installed, *(each for each in callbacks if each.in_checks or not _checks)]
 
 
@@ -95,12 +94,13 @@ def is_installed(callback: Callback) -> bool:
 
 @contextlib.contextmanager
 def installed(callbacks: Sequence[Callback], is_check: bool = False) -> Iterator[None]:
-  """Adds callbacks to each training in the body, for programs whose call of `train` is not yours.
+  """Adds callbacks to each run in the body, for programs whose call of `train` is not yours.
 
       with installed([recorder]):
         main(workdir)
 
-  They begin before the run has written anything. A check leaves out what is not `in_checks`.
+  They begin before the run has written anything. With `is_check`, callbacks of the run that are not
+  `in_checks` are left out.
   """
   global _checks
   _installed.extend(callbacks)

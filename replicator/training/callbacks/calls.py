@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from replicator.console.error_line import line_of
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.step.hooks import Hook
+from replicator.strategies import one_replica
 from replicator.training.callbacks.callback import Callback, is_installed
 from replicator.training.evaluation import Evaluation
 from replicator.training.run import Run
 
 
 class Calls:
-  """Calls the callbacks of a run in their order, on the chief or on all workers.
+  """The callbacks of a run, called in order, on the chief or on all workers.
 
-  An error in a callback becomes a RunFailed, or a UsageError if it is one, that names it.
+  An error in a callback becomes a RunFailed, or stays a UsageError, with the callback's name.
   """
 
   def __init__(self, run: Run):
@@ -25,20 +26,20 @@ class Calls:
 
   @property
   def hooks(self) -> list[Hook]:
-    """What looks into the step; the same on all workers, which must trace the same step."""
+    """The hooks of all callbacks; the same on all workers, which must trace the same step."""
     return [hook for callback in self._all for hook in callback.hooks]
 
   @property
   def may_log(self) -> bool:
-    """Whether a callback may log scalars of its own."""
+    """Whether a callback may log its own scalars."""
     return any(callback.in_checks for callback in self._all)
 
   def begin_installed(self) -> None:
-    """Begins those that were installed around the program, before anything is read or written."""
+    """Begins the callbacks installed around the program, before anything is read or written."""
     self._begin(filter(is_installed, self._here))
 
   def begin(self) -> None:
-    """Begins the others; UsageError: the workers would not call the same at the same step."""
+    """Begins the others; UsageError: the workers would call different ones at the same step."""
     self._begin(each for each in self._here if not is_installed(each))
     for callback in self._all:
       due = zlib.crc32(repr((callback.every, sorted(callback.at))).encode())
@@ -53,11 +54,11 @@ class Calls:
         callback.begin(self._run)
 
   def evaluated(self, found: Evaluation) -> None:
-    """Hands on an evaluation."""
+    """Passes on the result of an evaluation."""
     self._each(lambda callback: callback.evaluated(self._run, found), "evaluated")
 
   def after_steps(self) -> None:
-    """Calls those that are due at this step; then all workers know whether one stops the run."""
+    """Calls the callbacks due at this step; then the workers agree on whether to stop."""
     run = self._run
     due = [each for each in self._all if self._run.schedule.calls_at(each, run.step)]
     for callback in due:
@@ -69,9 +70,9 @@ class Calls:
       run.stop("another worker stops it")
 
   def changed_alike(self) -> contextlib.AbstractContextManager[None]:
-    """Raises a UsageError if callbacks of the user change the step on one worker alone.
+    """Raises a UsageError if the user's callbacks change the step on one worker only.
 
-    The body calls what is due at this step.
+    The body calls the callbacks due at this step.
     """
     run = self._run
     is_evaluated = run.evaluate is not None and run.schedule.evaluates_at(run.step)
@@ -83,15 +84,14 @@ class Calls:
     return run.saver.changed_alike(f"{' or '.join(names)} at step {run.step}")
 
   def saved(self) -> None:
-    """Tells of a checkpoint that is on the disk since the last call, if there is one."""
+    """Reports a checkpoint that was written since the last call, if there is one."""
     written = self._run.saver.written
     if written is not None and written != self._run.saved_step:
       self._run.saved_step = written
       self._each(lambda callback: callback.saved(self._run), "saved")
 
   def end(self, error: BaseException | None) -> None:
-    """Ends those that were begun, and raises their first error; says it if the run has an `error`.
-    """
+    """Ends the callbacks that have begun. Raises their first error; only prints it on `error`."""
     begun, self._begun = self._begun, []
     first: Exception | None = None
     for callback in begun:
@@ -113,12 +113,14 @@ class Calls:
 
   @contextlib.contextmanager
   def _named(self, callback: Callback, method: str) -> Iterator[None]:
+    is_apart = self._run.replicator.num_workers > 1 and not callback.on_all_workers
     try:
-      yield
+      with one_replica.apart(is_apart):
+        yield
     except (Preempted, RunFailed):
       raise
     except Exception as error:
-      if is_installed(callback):  # By a command; the user does not know it.
+      if is_installed(callback):  # By a command, so its name would mean nothing to the user.
         raise
       kind = UsageError if isinstance(error, UsageError) else RunFailed
       raise kind(f"{type(callback).__name__}.{method} at step {self._run.step}: {line_of(error)}"

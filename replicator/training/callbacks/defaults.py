@@ -1,4 +1,4 @@
-"""The callbacks that a run has: those that are installed, its own, and the report."""
+"""The callbacks of a run: the installed ones, its own, and the report."""
 
 from collections.abc import Sequence
 
@@ -8,5 +8,5 @@ from replicator.training.callbacks.report import Report
 
 
 def callbacks_of_run(given: Sequence[Callback]) -> list[Callback]:
-  """The callbacks of a run to which these are given; UsageError: one of them is none."""
+  """Returns all callbacks of a run, given its own; UsageError: one is not a callback."""
   return callback.with_installed([*callback.check(given), Report()])

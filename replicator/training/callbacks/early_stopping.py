@@ -1,4 +1,4 @@
-"""The end of a run that no longer improves."""
+"""Ends a run that no longer improves."""
 
 import math
 from typing import TYPE_CHECKING, Literal
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @gin.configurable(module="replicator")
 class EarlyStopping(Callback):
-  """Ends a run, as a good one, whose metric has not improved in `patience` evaluations.
+  """A callback that ends a run whose metric has not improved in `patience` evaluations.
 
-  It keeps nothing: the values so far are in the log, which a resumed run continues exactly. A NaN
-  is no improvement.
+  The run ends successfully. Earlier values are read from the log, so a resumed run continues
+  exactly. A NaN is not an improvement.
 
   Args:
     metric: the name of a scalar of the evaluations, such as 'eval/error'.
@@ -39,7 +39,7 @@ class EarlyStopping(Callback):
     self._values: list[tuple[int, float]] = []  # Of all evaluations so far, with their steps.
 
   def begin(self, run: Run) -> None:
-    """Reads the evaluations so far; UsageError: the run has none to come."""
+    """Reads the evaluations so far; UsageError: the run has no evaluations."""
     if not run.evaluate or not run.schedule.eval_every:
       raise UsageError(f"EarlyStopping.metric = '{self.metric}': the run has no evaluations; give "
                        "train an evaluate, and set train.eval_every")
@@ -48,7 +48,7 @@ class EarlyStopping(Callback):
     self._stop_if_over(run)
 
   def evaluated(self, run: Run, found: "Evaluation") -> None:
-    """Stops the run if its patience is over; UsageError: the evaluation lacks the metric."""
+    """Stops the run if its patience has run out; UsageError: the evaluation lacks the metric."""
     if self.metric not in run.scalars:
       names = [f"eval/{name}" for name in found.scalars]
       raise UsageError(f"EarlyStopping.metric = '{self.metric}': the evaluation found nothing of "

@@ -1,4 +1,4 @@
-"""Histograms of weights and gradients, and how large updates are relative to weights."""
+"""Histograms of weights and gradients, and the size of updates relative to weights."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ import tensorflow as tf
 
 @gin.configurable(module="replicator")
 class Histograms(Callback):
-  """Writes histograms of all trained weights, and of their averaged gradients.
+  """A callback that writes histograms of all trained weights, and of their averaged gradients.
 
-  They are `weights/VARIABLE` and `gradients/VARIABLE` in TensorBoard. The scalars
+  In TensorBoard they are `weights/VARIABLE` and `gradients/VARIABLE`. The scalars
   `update_ratio/OPTIMIZER` are the norm of the last update relative to the norm of the weights;
   about 1e-3 is usual.
 
   Args:
-    every: steps between histograms; None for each log point.
-    gradients: whether to write those of gradients, and the ratios. They come from the step itself,
-      which computes them at each step, and need `train.steps_per_call = 1`.
+    every: the number of steps between histograms; None for each log point.
+    gradients: whether to write histograms of gradients, and the ratios. The step returns gradients
+      at each step, so this needs `train.steps_per_call = 1`.
   """
 
   in_checks = False
@@ -36,9 +36,7 @@ class Histograms(Callback):
     self.hooks = [self._updates] if self._updates else []
 
   def begin(self, run: Run) -> None:
-    """Prepares the hook; UsageError: gradients are wanted, and a call makes several steps, or steps
-    overtake each other.
-    """
+    """Prepares the hook; UsageError: with `gradients`, several steps per call or async workers."""
     optimizers = dict(held_by(run.module, (Optimizer,)))
     self._weights = {f"{path}/{variable.path}": variable for path, optimizer in optimizers.items()
                      for variable in optimizer.variables_updated}
@@ -62,16 +60,16 @@ class Histograms(Callback):
 
 
 class _Updates(Hook):
-  """Hands the averaged gradients of a step out of it, and compares weights before and after."""
+  """A hook that returns the averaged gradients of a step, and compares weights before and after."""
 
   def __init__(self) -> None:
-    self.every = 1  # The steps between two that compare weights.
-    self.paths: dict[int, str] = {}  # Of the optimizers, by id.
+    self.every = 1  # The number of steps between comparisons of weights.
+    self.paths: dict[int, str] = {}  # The paths of the optimizers, by id.
     self.newest: dict[str, tf.Tensor] = {}
 
   def updating(self, optimizer: Any, variables: list, local: list[tf.Tensor],
                averaged: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Keeps the gradients, and the weights before the first update of the step."""
+    """Keeps the gradients, and the weights before the step's first update."""
     if not context.in_inner_graph():  # Tensors of a loop cannot leave it.
       path = self.paths[id(optimizer)]
       gradients, before = self._of_replica()
@@ -83,7 +81,7 @@ class _Updates(Hook):
     return averaged
 
   def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
-    """The gradients, and the ratios of updates to weights, [] each; 0 at steps between."""
+    """Returns the gradients, and the ratios of updates to weights, [] each; 0 if not due."""
     gradients, before = self._of_replica()
     ratios = {f"update_ratio/{path}": tf.cond(
         self._is_due(), lambda v=variables, old=old: tf.norm(_flat(v) - old) / tf.norm(old),
@@ -91,11 +89,11 @@ class _Updates(Hook):
     return {**gradients, **ratios}
 
   def received(self, step: int, values: dict[str, tf.Tensor]) -> None:
-    """Keeps what the newest step handed out."""
+    """Keeps the values of the newest step."""
     self.newest = values
 
   def _of_replica(self) -> tuple[dict[str, tf.Tensor], dict[str, tuple[list, tf.Tensor]]]:
-    """The gradients of the replica that is traced, and its variables with their first values."""
+    """The gradients of the replica being traced, and its variables with their first values."""
     return context.current().kept.setdefault(self, ({}, {}))
 
   def _is_due(self) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""A profile of some steps: what took their time, in a few lines, and for TensorBoard."""
+"""A profile of some steps: where their time went, in a few lines and for TensorBoard."""
 
 import collections
 import time
@@ -17,21 +17,21 @@ _SHOWN = 10  # Operations.
 
 @gin.configurable(module="replicator")
 class Profile(Callback):
-  """Profiles some steps, and says what took their time; TensorBoard finds the rest in the workdir.
+  """A callback that profiles some steps and prints where their time went.
 
-  The steps are widened to whole calls of `train.steps_per_call` steps. A run that resumes behind
-  the first of them profiles nothing.
+  TensorBoard shows the full profile from the workdir. The range is widened to whole calls of
+  `train.steps_per_call` steps. A run that resumes after the first of them profiles nothing.
 
   Args:
     first: the first step to profile, counted from 1.
-    last: the last one.
+    last: the last step to profile.
 
   Raises a UsageError if the steps are not in this order.
   """
 
   in_checks = False
   every = 0
-  on_all_workers = True  # All know at which steps the chief calls; the chief profiles.
+  on_all_workers = True  # All workers must know the steps of its calls; only the chief profiles.
 
   def __init__(self, first: int, last: int):
     if not 1 <= first <= last:
@@ -41,7 +41,7 @@ class Profile(Callback):
     self._is_running = False
 
   def begin(self, run: Run) -> None:
-    """Chooses the calls to profile; UsageError: the run ends before."""
+    """Chooses the calls to profile; UsageError: the run ends earlier."""
     if self._last > run.schedule.steps:
       raise UsageError(f"Profile.last = {self._last}: must be at most train.steps = "
                        f"{run.schedule.steps}")
@@ -51,7 +51,7 @@ class Profile(Callback):
     self._start_if_due(run)
 
   def after_steps(self, run: Run) -> None:
-    """Starts, or ends and reports."""
+    """Starts the profile, or ends and reports it."""
     if self._is_running and run.step == self._end:
       elapsed = time.monotonic() - self._started
       self._stop(save=True)

@@ -1,4 +1,4 @@
-"""The page `report.html`, which is brought up to date while a run trains."""
+"""Keeps the page `report.html` up to date during a run."""
 
 import time
 
@@ -10,17 +10,17 @@ from replicator.training.workdir.report import show_report, write_report
 
 
 class Report(Callback):
-  """Writes `report.html` after evaluations and checkpoints, and at the end.
+  """A callback that writes `report.html` at log points and at the end.
 
-  In a notebook its main curves appear under the cell, too. It takes at most a hundredth of the
-  run's time. A report that fails is a warning, and never ends the run.
+  In a notebook, its main curves also appear under the cell. It takes at most a hundredth of the
+  run's time. If a report fails, it prints a warning and the run continues.
   """
 
   in_checks = False
   _SHARE = 0.01
 
   def __init__(self) -> None:
-    self._next = 0.0  # The earliest time.
+    self._next = 0.0  # The earliest time for the next report.
     self._place = kernel.Place() if kernel.is_kernel() else None
 
   def after_steps(self, run: Run) -> None:
@@ -29,7 +29,7 @@ class Report(Callback):
       self._write(run)
 
   def end(self, run: Run, error: BaseException | None) -> None:
-    """Writes the last report, unless the run was refused, or the process is in a hurry."""
+    """Writes the last report, unless the run was rejected or interrupted."""
     is_refused = isinstance(error, UsageError) and not run.has_begun
     if (error is None or isinstance(error, Exception)) and not is_refused:
       self._write(run)

@@ -1,4 +1,4 @@
-"""Checksums on the devices, which show whether the replicas' copies of a variable have parted."""
+"""Checksums on the devices, which show whether the replicas' copies of a variable differ."""
 
 import collections
 import functools
@@ -11,13 +11,13 @@ from replicator.strategies.replicator import Replicator
 import numpy as np
 import tensorflow as tf
 
-_CHUNK = 2 ** 17  # Elements that are summed at once, which bounds the memory it takes.
+_CHUNK = 2 ** 17  # The number of elements to sum at once, which bounds the memory.
 
 
 def parted(variables: Mapping[str, Any], cluster: Replicator | None = None) -> list[str]:
-  """The paths of the variables whose copies on all replicas are not equal bit for bit.
+  """Returns the paths of variables whose copies on the replicas are not equal bit for bit.
 
-  Those without a copy for each replica are left out. No value is copied to the host. All workers
+  Variables without a copy for each replica are skipped. No value is copied to the host. All workers
   of a `cluster` must call it together.
   """
   copies = {path: copies_of(v) for path, v in variables.items()
@@ -29,8 +29,15 @@ def parted(variables: Mapping[str, Any], cluster: Replicator | None = None) -> l
   return [path for (path,) in single]
 
 
+def checksums(variables: Mapping[str, Any]) -> dict[str, list[int]]:
+  """Returns a checksum of each copy in this process, by path, without copying values to the host.
+  """
+  return {path: [_checksum((copy,)) for copy in copies_of(variable)]
+          for path, variable in variables.items()}
+
+
 def _grouped(copies: Mapping[str, list[Any]]) -> list[list[str]]:
-  """Small variables share a checksum, since a hundred calls cost more than their numbers."""
+  """Groups small variables under one checksum: a hundred calls cost more than the sums."""
   groups = collections.defaultdict(list)
   filled = collections.Counter[tf.DType]()
   for path, (copy, *_) in copies.items():
@@ -42,7 +49,7 @@ def _grouped(copies: Mapping[str, list[Any]]) -> list[list[str]]:
 
 def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
                cluster: Replicator | None) -> list[list[str]]:
-  """The groups whose variables have parted."""
+  """The groups whose variables differ between replicas."""
   if not groups:
     return []
   checksums = np.array([[_checksum(of_replica) for of_replica in zip(
@@ -54,7 +61,7 @@ def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
 
 
 def _checksum(variables: tuple[tf.Variable, ...]) -> int:
-  """A weighted sum of the words of variables of a type, modulo 2^63."""
+  """A weighted sum of the words of variables of one dtype, modulo 2^63."""
   checksum = 0
   with tf.device(variables[0].device):
     flat = [tf.reshape(variable.read_value(), [-1]) for variable in variables]
@@ -68,8 +75,8 @@ def _checksum(variables: tuple[tf.Variable, ...]) -> int:
 @functools.cache
 def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
   """A compiled function: the weighted sum of the words of a vector, `[n] -> int64 []`."""
-  # Odd numbers without a pattern, so that neither a swap nor a change of signs cancels out.
-  # They are passed to the graph, which would take long to optimize with so large a constant.
+  # Random odd numbers, so that neither a swap nor a change of signs cancels out. They are captured
+  # by the graph, because a graph with so large a constant would take long to optimize.
   with tf.device("CPU"):
     weights = tf.constant(
         np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1)
@@ -82,7 +89,7 @@ def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
     if x.dtype.size < 4:
       in_word = 4 // x.dtype.size
       x = tf.reshape(tf.pad(x, [[0, -tf.size(x) % in_word]]), [-1, in_word])
-    # Widened at once: TensorFlow computes with int32 in the memory of the host.
+    # Widened right away: TensorFlow computes with int32 in host memory.
     words = tf.reshape(tf.cast(tf.bitcast(x, tf.int32), tf.int64), [-1])
     return tf.reduce_sum(words * weights[:tf.size(words)])
 

@@ -16,10 +16,11 @@ class Checkpoints:
   """Which checkpoints a run keeps; `replicator.train(..., checkpoints=Checkpoints(keep_last=5))`.
 
   Attributes:
-    keep_last: the number of newest checkpoints that are kept.
+    keep_last: the number of newest checkpoints to keep.
     keep_every: checkpoints at multiples of this step are kept too; 0 for none.
     keep_best: the name of a scalar, such as 'eval/reconstruction_error'. Among the checkpoints at
-      whose step it was logged, the best one is kept too.
+      whose step it was logged, the best one is kept too. For a scalar of evaluations, step 0 is
+      saved too, since it may be the best.
     best_is: 'min' or 'max': which value of that scalar is best.
 
   Raises:
@@ -38,9 +39,10 @@ class Checkpoints:
 
   def obsolete(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]
                ) -> list[int]:
-    """The steps whose checkpoints can be removed; `steps` are those of all, in ascending order.
+    """Returns the steps whose checkpoints can be removed.
 
-    `scalars_at` returns the scalars that were logged at a step.
+    `steps` are those of all checkpoints, in ascending order. `scalars_at` returns the scalars that
+    were logged at a step.
     """
     best = self.best(steps, scalars_at)
     kept = {*steps[-self.keep_last:], *([] if best is None else [best])}
@@ -50,9 +52,9 @@ class Checkpoints:
 
   def best(self, steps: list[int], scalars_at: Callable[[int], Mapping[str, float]]
            ) -> int | None:
-    """The step of the best checkpoint, the earliest of equals.
+    """Returns the step of the best checkpoint; of equal ones, the earliest.
 
-    None if no scalar is named by `keep_best`, or it was logged at none of these steps.
+    None if `keep_best` is not set, or its scalar was logged at none of these steps.
     """
     if not self.keep_best:
       return None
@@ -61,10 +63,15 @@ class Checkpoints:
     best = min if self.best_is == "min" else max
     return best(found, key=values.__getitem__) if found else None
 
-  def check_logged(self, names: list[str], evaluated: bool) -> None:
-    """Raises a UsageError if the scalar of `keep_best` should be among these names, and is not.
+  @property
+  def is_of_evaluations(self) -> bool:
+    """Whether evaluations decide which checkpoint is best; it may be the one at step 0."""
+    return (self.keep_best or "").startswith("eval/")
 
-    `names` are the scalars of an evaluation if `evaluated`, else those of a log point.
+  def check_logged(self, names: list[str], evaluated: bool) -> None:
+    """Raises a UsageError if the scalar of `keep_best` should be among `names` but is not.
+
+    `names` are the scalars of an evaluation if `evaluated`, otherwise those of a log point.
     """
     metric = self.keep_best
     if metric and metric not in names and metric.startswith("eval/") == evaluated:

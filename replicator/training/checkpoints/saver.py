@@ -1,19 +1,19 @@
-"""Checkpoints: everything that must survive a restart, on the disk; `store` says in which files."""
+"""Saves and restores checkpoints: all that must survive a restart. `store` describes the files."""
 
 import concurrent.futures
 import contextlib
 import pathlib
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from replicator import atomic
 from replicator.errors import RunFailed, UsageError
-from replicator.step.variables import variables_of
+from replicator.step.variables import together_in, variables_of
 from replicator.strategies.compiled_step import CompiledStep
 from replicator.strategies.replicator import Replicator
-from replicator.strategies.tracing import refusals
+from replicator.strategies.tracing import graphs, refusals
 from replicator.strategies.tracing.trainable import Trainable
+from replicator.training.checkpoints import partial
 from replicator.training.checkpoints.names import moved, names_of
 from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.slots import Slots
@@ -37,28 +37,20 @@ import tensorflow as tf
 
 _REMEDY = ("use the configuration it was saved with, another --workdir, or "
            "--allow_partial_restore")
-_BESIDE = "callbacks:"  # What the paths of the variables of callbacks begin with.
-_NAMED = 3  # Variables that an error names; there may be thousands.
-_partial_allowed = False
-
-
-def allow_partial_restore(allowed: bool) -> None:
-  """Sets whether a checkpoint may be restored although only a part of it fits the step."""
-  global _partial_allowed
-  _partial_allowed = allowed
+_BESIDE = "callbacks:"  # The prefix of the paths of callbacks' variables.
 
 
 class Saver:
-  """Saves and restores all variables that a step holds, what is `trainable`, and the loop's state.
+  """A saver of all variables of a step, its `trainable` flags, and the state of the loop.
 
-  The training thread copies the values to the host, and another thread writes them. In a cluster
-  the chief writes, and every worker restores what the chief wrote.
+  The training thread copies the values to the host, and a background thread writes them. In a
+  cluster the chief writes, and every worker restores what the chief wrote.
 
   Args:
     folder: the folder of the checkpoints; all workers share it.
     step: the step object, whose attributes lead to the variables.
     replicator: the replicator that runs the step; None for a single process.
-    retention: which checkpoints are kept; None for what gin says.
+    retention: which checkpoints to keep; None for what gin configures.
 
   Raises a UsageError if the step holds something that cannot be saved.
   """
@@ -71,20 +63,20 @@ class Saver:
     self._replicator = replicator
     self._own = variables = variables_of(step)
     self._variables = Variables(variables, replicator)
-    self._takes_beside = False  # Whether `add` has said what else there is.
+    self._takes_beside = False  # Whether `add` was called.
     self._restored: tuple[pathlib.Path, dict, dict[str, np.ndarray]] | None = None
-    self._slots = Slots(step, variables)  # With the learning rates as they are configured.
+    self._slots = Slots(step, variables)  # With the configured learning rates.
     self._writes = replicator is None or replicator.worker_id == 0
     self._trainable = Trainable(step)
     self._names = names_of(step)
     self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
     self._saving: concurrent.futures.Future | None = None
-    self.written: int | None = None  # The step at which a restart would begin, once it is known.
+    self.written: int | None = None  # The step from which a restart would resume, if known.
 
   def add(self, modules: Mapping[str, tf.Module]) -> None:
-    """Saves modules beside the step, by name; of a cluster the chief's values.
+    """Saves further modules with the step, by name; in a cluster, the chief's values.
 
-    They get the values of the checkpoint that was restored before. Raises what `restore` does.
+    They get their values from the checkpoint that was restored, if any. Raises what `restore` does.
     """
     beside = {f"{_BESIDE}{name}/{path}": variable for name, module in modules.items()
               for path, variable in variables_of(module).items()}
@@ -100,16 +92,16 @@ class Saver:
 
   def save(self, step: int, loop_state: dict, scalars: dict[str, float] | None = None,
            due: bool = True) -> None:
-    """Saves the current values after `step` steps; returns before they are on the disk.
+    """Saves the current values after `step` steps; returns before they are on disk.
 
-    All workers must call it at the same step. It replaces an earlier checkpoint of this step and
+    All workers must call it at the same step. It replaces an earlier checkpoint of this step, and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
-    `loop_state`, which is JSON-able; `scalars` are those logged at this step. One that is not `due`
-    exists because the run was stopped or ended; the last one that is due is kept beside it.
+    `loop_state`, which is JSON-able; `scalars` are those logged at this step. A checkpoint that is
+    not `due` exists because the run was stopped or ended; the last due one is kept as well.
 
     Raises:
       RunFailed: the previous checkpoint could not be written.
-      UsageError: the replicas' copies of a variable, which must be equal, have parted.
+      UsageError: the replicas' copies of a variable, which must be equal, have diverged.
     """
     self.wait()
     snapshot = self._variables.take()
@@ -120,20 +112,20 @@ class Saver:
       self._saving = self._thread.submit(self._write, snapshot.values, facts)
 
   def wait(self) -> None:
-    """Waits until the last checkpoint is on the disk; raises a RunFailed if that failed."""
+    """Waits until the last checkpoint is on disk; raises a RunFailed if that failed."""
     saving, self._saving = self._saving, None
     if saving:
       saving.result()
 
   def check_written(self) -> None:
-    """Raises the error of a finished write, as `wait` does, but does not wait."""
+    """Raises the error of a finished write, like `wait`, but without waiting."""
     if self._saving and self._saving.done():
       self.wait()
 
   def _write(self, values: dict[str, np.ndarray], facts: dict) -> None:
     folder = folder_of(self._folder, facts["step"])
     try:
-      # First those that a rollback left behind: a crash in between must not resume from one.
+      # First remove those that a rollback left behind: after a crash, none must be resumed from.
       self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: write_bundle(temporary, values), facts)
       steps = steps_of(self._folder)
@@ -163,23 +155,23 @@ class Saver:
 
   # ---- Restoring --------------------------------------------------------------------------------
 
-  def restore(self, due_only: bool = False) -> dict | None:
-    """Restores the newest checkpoint that is not corrupt; reports corrupt ones on stderr.
+  def restore(self, due_only: bool = False, step: int | None = None) -> dict | None:
+    """Restores the checkpoint of a step, or the newest good one; reports corrupt ones on stderr.
 
-    With `due_only` it is the newest that a run which was never stopped has, too. All workers must
-    call it together. It returns the `loop_state` that was given to `save`, and the "step"; None if
+    With `due_only`, it is the newest that an uninterrupted run would also have. All workers must
+    call it together. It returns the `loop_state` that was given to `save`, with the "step"; None if
     there is no checkpoint.
 
     Raises:
-      UsageError: all checkpoints are corrupt, or the newest good one does not have the variables
-        of the step and no partial restore is allowed.
+      UsageError: there is no good checkpoint of that step, or all are corrupt; or it does not have
+        the variables of the step, and no partial restore is allowed.
     """
     self.wait()
-    if due_only and not self._writes:
+    if (due_only or step is not None) and not self._writes:
       refresh(self._folder.parent)
     with contextlib.suppress(OSError):  # A read-only folder stays as it is.
       (atomic.clean if self._writes else atomic.repair)(self._folder)
-    found = newest_good(self._folder, due_only=due_only)
+    found = newest_good(self._folder, due_only=due_only) if step is None else self._found(step)
     if found is None:
       return None
     folder, facts = found
@@ -190,9 +182,9 @@ class Saver:
     return {**facts["loop"], "step": facts["step"]}
 
   def restore_step(self, step: int | Literal["best"] | None = None) -> dict:
-    """Restores a checkpoint, which is found as in `read`; returns what `restore` does.
+    """Restores a checkpoint, found as in `read`; returns what `restore` does.
 
-    It writes nothing to the disk, so the run that saves here may be under way.
+    It writes nothing to disk, so the run that saves here may be running.
 
     Raises:
       UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
@@ -204,10 +196,10 @@ class Saver:
 
   def read(self, step: int | Literal["best"] | None = None, named: bool = False
            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
-    """The folder, the facts and the values of a checkpoint.
+    """Reads the folder, the facts and the values of a checkpoint.
 
-    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, only the
-    values that have a name are read. Raises a UsageError if there is no such checkpoint, or it is
+    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, only
+    values with a name are read. Raises a UsageError if there is no such checkpoint, or it is
     corrupt.
     """
     while True:
@@ -217,7 +209,7 @@ class Saver:
       except (OSError, tf.errors.OpError):
         if folder.exists():
           raise
-        # The run has removed it meanwhile, and saved a newer one.
+        # The run has removed it in the meantime, and saved a newer one.
 
   def _found(self, step: int | Literal["best"] | None) -> tuple[pathlib.Path, dict]:
     if step is None:
@@ -245,38 +237,24 @@ class Saver:
     if not self._takes_beside:
       values = {path: value for path, value in values.items() if not path.startswith(_BESIDE)}
     self._put_into(self._variables, folder, facts, self._slots.placed(values, facts), remedy,
-                   moved(facts["names"], self._names))
+                   moved(facts["names"], self._names), together_in(self._step))
     self._trainable.restore(facts["trainable"])
 
   @staticmethod
   def _put_into(variables: Variables, folder: pathlib.Path, facts: dict,
                 values: dict[str, np.ndarray], remedy: str,
-                misplaced: Mapping[str, str] | None = None) -> None:
-    """Gives variables the values that fit; reports the others, or raises a UsageError."""
+                misplaced: Mapping[str, str] | None = None,
+                groups: Collection[frozenset[str]] = ()) -> None:
+    """Assigns the values that fit to the variables; reports the others, or raises a UsageError."""
     mismatches = {**variables.mismatches(Snapshot(values, facts["by_replica"])),
                   **(misplaced or {})}
-    if mismatches and not _partial_allowed:
-      named = [f"'{path}' {what}" for path, what in mismatches.items()]
-      if len(named) > _NAMED:
-        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
-      raise UsageError(f"{folder}: {len(mismatches)} variables do not fit this step: "
-                       f"{', '.join(named)}; {remedy}")
-    for path, what in mismatches.items():
-      print(f"warning: --allow_partial_restore: '{path}' {what}; it is not restored",
-            file=sys.stderr, flush=True)
-    fitting = {path: value for path, value in values.items() if path not in mismatches}
+    fitting = partial.fitting(folder, values, mismatches, remedy, groups)
     variables.put(Snapshot(fitting, facts["by_replica"]))
-
-  def refuse(self, problem: str, remedy: str) -> None:
-    """Raises a UsageError about what was restored, or warns if a partial restore is allowed."""
-    if not _partial_allowed:
-      raise UsageError(f"{problem}; {remedy}")
-    print(f"warning: --allow_partial_restore: {problem}", file=sys.stderr, flush=True)
 
   def check_complete(self, compiled: CompiledStep) -> None:
     """Raises a UsageError if a restart would lose something that a step uses."""
     refusals.refuse_hidden_state(compiled.graph)
-    if not (lost := [v for v in compiled.variables() if not self._variables.covers(v)]):
+    if not (lost := self._variables.use(compiled.variables())):
       return
     name = lost[0].name.removesuffix(":0")
     if late := variables_of(self._step).keys() - self._own.keys():
@@ -285,15 +263,16 @@ class Saver:
           "would lose them; make them in its constructor: begin a network with keras.Input(shape) "
           "or build it there, and give an optimizer to wrap_optimizer")
     raise UsageError(
-        f"the step uses the variable '{name}'{compiled.used_at(lost[0])}, and no attribute "
-        "of the step leads there: a restart would lose it; assign what holds it to an attribute")
+        f"the step uses the variable '{name}'{graphs.first_use(compiled.graph, lost[0])}, and no "
+        "attribute of the step leads there: a restart would lose it; assign what holds it to an "
+        "attribute")
 
-  def check_copies(self, assigned_at: Callable[[Any], str]) -> None:
-    """Raises a UsageError as `save` does, with what `assigned_at` says; all workers must call it.
-    """
-    self._variables.assigned_at = assigned_at
+  def check_copies(self, compiled: CompiledStep) -> None:
+    """Raises a UsageError like `save`, naming a line of the step; all workers must call it."""
+    self._variables.assigned_at = lambda variable: next(
+        graphs.assignments(compiled.graph, variable), "")
     self._variables.check_copies()
 
   def changed_alike(self, by: str) -> contextlib.AbstractContextManager[None]:
-    """See `Variables.changed_alike`; what is `trainable` must be alike, too."""
+    """Like `Variables.changed_alike`; the `trainable` flags must agree too."""
     return self._variables.changed_alike(by, self._trainable.flags)

@@ -1,12 +1,12 @@
-"""The variables of Keras optimizers in a checkpoint, found again by what they are.
+"""The variables of Keras optimizers in a checkpoint, identified by their roles.
 
-Their paths are numbers in `optimizer.variables`. Another optimizer, or a learning rate that is no
-variable because it is a schedule, gives the same number to something else, such as a momentum in
-place of a mean square. So a checkpoint keeps the role of each: `optimizer/keras_1a2b/momentums/0`.
+Their paths are indices in `optimizer.variables`. With a different optimizer, or a schedule instead
+of a learning rate variable, the same index means something else, such as a momentum in place of a
+mean square. So a checkpoint keeps the role of each: `optimizer/keras_1a2b/momentums/0`.
 
-The learning rate is a number of the configuration. A run that resumes with another one must train
-with it, and not with that of the checkpoint. A rate that the step itself assigns is a part of its
-state: it comes back as long as the configuration is the same. A schedule is no variable.
+The learning rate is part of the configuration: a run that resumes with a different rate must use
+the new one, not that of the checkpoint. A rate that the step itself assigns is part of its state:
+it is restored as long as the configuration is the same. A schedule is not a variable.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from replicator.step.variables import held_by
 import keras
 import numpy as np
 
-_RATE = "learning_rate"  # The end of its role.
+_RATE = "learning_rate"  # The last part of its role.
 
 
 class Slots:
-  """The roles of the optimizers' variables of a step, and the learning rates as they are now.
+  """The roles of a step's optimizer variables, and the current learning rates.
 
-  `variables` are those of `step.variables.variables_of`.
+  `variables` come from `step.variables.variables_of`.
   """
 
   def __init__(self, step: Any, variables: Mapping[str, Any]):
@@ -38,16 +38,16 @@ class Slots:
                    for path, role in self._roles.items() if role.endswith(f"/{_RATE}")}
 
   def facts(self) -> dict[str, dict]:
-    """The roles and the rates that a checkpoint keeps, as JSON."""
+    """Returns the roles and rates that a checkpoint keeps, as JSON."""
     return {"roles": self._roles,
             "rates": {path: float(rate) for path, rate in self._rates.items()}}
 
   def placed(self, values: dict[str, np.ndarray], facts: Mapping[str, Any]
              ) -> dict[str, np.ndarray]:
-    """The values of a checkpoint, with its `facts`, at the paths where their roles are now.
+    """Moves the values of a checkpoint with these `facts` to the current paths of their roles.
 
-    What has no role now is named by the one it had, but for a rate. A rate that is configured
-    otherwise than before, or is new, is the configured one.
+    A value whose role no longer exists is named by its old role, or dropped if it is a rate. A rate
+    that is new, or configured differently than before, gets the configured value.
     """
     place_of = {role: path for path, role in self._roles.items()}
     roles = facts["roles"]

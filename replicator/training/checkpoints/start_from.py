@@ -1,4 +1,4 @@
-"""The start of a new run from another one: its networks' weights, some of which stay frozen."""
+"""Starts a new run with the weights of a previous one, some of which stay frozen."""
 
 import collections
 import fnmatch
@@ -12,9 +12,16 @@ from replicator.configuration import differences
 from replicator.console.formatting import labeled
 from replicator.errors import UsageError, nearest
 from replicator.step import context
-from replicator.step.variables import variables_of
+from replicator.step.variables import parts_of_networks, variables_of
 from replicator.strategies.replicator import Replicator
 from replicator.training.checkpoints import names as naming
+from replicator.training.checkpoints.matching import (
+  check_frozen,
+  match,
+  network_of,
+  uneven,
+  weights_of,
+)
 from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.saver import Saver
 from replicator.training.checkpoints.snapshot import Snapshot, Variables
@@ -26,40 +33,42 @@ import gin
 import keras
 import numpy as np
 
-_MOST_LINES = 8  # On what is not taken; `run.json` names everything.
+_MOST_LINES = 8  # The most lines about weights not taken; `run.json` lists all.
 
 Layers = Mapping[str, keras.layers.Layer]  # By name.
-Names = Mapping[str, str]  # Names of weights and averages, by path; see `names_of`.
 
 Origin = tuple[dict[str, Any] | None, list[str]]
-"""Where the weights of a run come from: a fact for `run.json`, and lines for the user."""
+"""The origin of a run's weights: a fact for `run.json`, and lines for the user."""
 
 
 @gin.configurable(module="replicator", denylist=["run"])
 class StartFrom:
-  """Gives the networks of a new run the weights of another run, and freezes some of their layers.
+  """Initial weights for a new run, taken from another run, with some layers frozen.
 
-  A weight is taken if the same attributes lead to it in both runs, and its shape is the same; the
-  precision may differ. The moving averages of an optimizer come with the weights, and are copies of
-  them if the other run has none. Nothing else is taken: slots of optimizers, counts and the step
-  begin as in any run; slots that begin as copies of the weights, as those of `ScheduleFreeAdamW`,
-  are copies of what was taken. A run that resumes takes nothing again.
+  A weight is taken if its shape and its path of attributes are the same in both runs; the precision
+  may differ. In a list or a `keras.Sequential`, layers with the same user-given name match. Moving
+  averages of an optimizer are taken with the weights; if the other run has none, they are copies of
+  the weights. Statistics that normalize a network's inputs, such as those of an agent's
+  `Normalizer`, are taken too, whatever networks are chosen. Nothing else is taken: optimizer slots,
+  counts and the step begin as in any run. Slots that begin as copies of the weights, as in
+  `ScheduleFreeAdamW`, are copies of the weights taken. A run that resumes takes nothing again.
 
-  A frozen layer goes on as the function that it was, bit for bit: no update changes it, its batch
-  normalization uses its moving statistics, and its spectral normalization keeps its vectors. Frozen
-  lower layers of a discriminator are FreezeD (Mo et al. 2020, arXiv:2002.10964).
+  A frozen layer computes the same function throughout, bit for bit: no update changes it, its batch
+  normalization uses its moving statistics, its spectral normalization keeps its vectors, and an
+  agent's `Normalizer` keeps its statistics. Freezing the lower layers of a discriminator is FreezeD
+  (Mo et al. 2020, arXiv:2002.10964).
 
   Args:
     run: the workdir of the other run, or its URL.
-    step: the number of training steps after which its checkpoint was saved; 'best' for the one
-      that its `Checkpoints.keep_best` names; None for the newest good one.
-    networks: the networks to take, by the attributes of the step that lead to them, such as
-      `['generator']`; None for all that both runs have. `{'teacher': 'generator', 'student':
-      'generator'}` gives networks of this run the weights of one of the other run.
-    frozen: what is frozen in each network: a number of its first layers or blocks,
-      `{'discriminator': 2}`; or names of layers, where `*` stands for any characters,
+    step: the step of the checkpoint to take; 'best' for the best by the other run's
+      `Checkpoints.keep_best`; None for the newest good one.
+    networks: the networks to take, by their attributes in the step, such as `['generator']`; None
+      for all that both runs have. `{'teacher': 'generator', 'student': 'generator'}` maps networks
+      of this run to networks of the other run.
+    frozen: what to freeze in each network: a number of its first layers or blocks,
+      `{'discriminator': 2}`; or names of layers, where `*` matches any characters,
       `{'discriminator': ['blocks/0', 'embedding'], 'encoder': ['*']}`.
-    averaged: whether the weights are the other run's moving averages, where it has them.
+    averaged: whether to take the other run's moving averages as weights, where it has them.
   """
 
   def __init__(self, run: str, step: int | Literal["best"] | None = None,
@@ -73,16 +82,18 @@ class StartFrom:
     self._frozen = frozen or {}
 
   def begin(self, step: Any, replicator: Replicator, workdir: pathlib.Path) -> Origin:
-    """Freezes what is to be frozen and, if the run in `workdir` is new, takes the weights.
+    """Freezes the chosen layers and, if the run in `workdir` is new, takes the weights.
 
     All workers must call it together.
 
     Raises:
       UsageError: there is no such run, checkpoint, network or layer; nothing in the checkpoint
-        fits the step, or something that is to be frozen does not.
+        fits the step, or something that should be frozen does not fit.
     """
     networks = naming.networks_of(step)
     frozen = self._freeze(networks)
+    for part in parts_of_networks(step).values():
+      part.frozen = bool(frozen)
     if context.run.is_loading:  # The step gets a checkpoint of its own run; the other may be gone.
       return None, []
     if steps_of(workdir / "checkpoints"):
@@ -123,20 +134,30 @@ class StartFrom:
     folder, facts, values = self._read(step, replicator)
     variables, here = variables_of(step), naming.names_of(step)
     saved, there = Snapshot(values, facts["by_replica"]), facts["names"]
-    wanted = self._wanted(networks.keys(), {_network(path) for path in _weights(there).values()})
+    parts = parts_of_networks(step)
+    others = set(map(network_of, weights_of(there).values()))
+    wanted = self._wanted(networks.keys(), others - parts.keys())
     taken, left = match(wanted, variables, here, saved, there, self._averaged)
     if not taken:
       why = "; ".join(f"{name} {why}" for name, why in list(left.items())[:3])
       raise self._error("nothing of it fits the networks of this run: "
                         f"{why or 'StartFrom.networks names none'}")
-    _check_frozen(frozen, here, taken, left)
+    whole = []
+    for name, part in parts.items():  # As a whole: a mean without its variance has no meaning.
+      of_part, left_of_part = match({name: name}, variables, here, saved, there)
+      taken |= {} if left_of_part else of_part
+      left |= left_of_part
+      whole += [] if left_of_part else [part]
+    check_frozen(frozen, here, taken, left)
     Variables(variables, replicator).put(Snapshot(
         {path: values[other].astype(variables[path].dtype.as_numpy_dtype)
          for path, other in taken.items()},
         [path for path, other in taken.items() if other in saved.by_replica]))
-    weights = _weights(here).values()
-    of_each = collections.Counter(map(_network, weights))
-    taken_of_each = collections.Counter(_network(path) for path in weights if path in taken)
+    for part in whole:
+      getattr(part, "check_taken", lambda: None)()
+    weights = weights_of(here).values()
+    of_each = collections.Counter(map(network_of, weights))
+    taken_of_each = collections.Counter(network_of(path) for path in weights if path in taken)
     counts = {network: (count, of_each[network]) for network, count in taken_of_each.items()}
     left |= dict.fromkeys(naming.others_of(step), "is in no network")
     return {
@@ -144,10 +165,11 @@ class StartFrom:
         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
         "taken": {network: taken for network, (taken, _) in counts.items()},
         "not_taken": left, "frozen": list(frozen),
-    }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen)
+    }, _lines(f"{self._run}, step {facts['step']}", counts, left, frozen) + uneven(
+        wanted, here, there)
 
   def _wanted(self, here: Set[str], there: Set[str]) -> dict[str, str]:
-    """The network there that each network here takes the weights of, of all in both runs."""
+    """For each network here, the network there to take, out of all networks in both runs."""
     if self._networks is None:
       return {name: name for name in [*here, *sorted(there - here)]}
     wanted = (dict(self._networks) if isinstance(self._networks, Mapping)
@@ -163,17 +185,17 @@ class StartFrom:
 
   def _read(self, step: Any, replicator: Replicator
             ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
-    """The folder, the facts and the values of the other run's checkpoint."""
+    """Reads the folder, the facts and the values of the other run's checkpoint."""
     settings = _settings_of_best(self._folder) if self._step == "best" else {}
     source = Saver(self._folder / "checkpoints", step, retention=Checkpoints(**settings))
     found = source.read(self._step, named=True)
     agreed = int(replicator.by_worker(found[1]["step"])[0])
-    # The other run may have saved a newer one meanwhile.
+    # The other run may have saved a newer one in the meantime.
     return found if found[1]["step"] == agreed else source.read(agreed, named=True)
 
 
 def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
-  """The settings of a run that choose its best checkpoint."""
+  """Reads the settings of a run that determine its best checkpoint."""
   try:
     written = differences.values((run / "config.gin").read_text())
   except (OSError, ValueError) as error:
@@ -184,7 +206,7 @@ def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
 
 
 def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) -> Layers:
-  """The layers of a network that are to be frozen by name, without those inside them."""
+  """Returns the layers of a network to freeze, by name, without those inside them."""
   blocks = naming.blocks_in(network)
   if isinstance(which, int):
     if not 0 <= which <= len(blocks):
@@ -220,76 +242,3 @@ def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str
     lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
                                        "run.json names")]
   return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])
-
-
-# ---- The weights that fit -----------------------------------------------------------------------
-
-
-def match(networks: Mapping[str, str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
-          there: Names, averaged: bool = False) -> tuple[dict[str, str], dict[str, str]]:
-  """Paths in a checkpoint by the paths in the step that they fit; why others are left, by name.
-
-  Args:
-    networks: their paths in the step, and what each takes the weights of: a path in the checkpoint.
-    variables: those of the step, by path.
-    here: the names of the step.
-    saved: the values of the checkpoint.
-    there: the names of the checkpoint.
-    averaged: whether the weights are those averages that the checkpoint has.
-  """
-  taken: dict[str, str] = {}
-  left: dict[str, str] = {}
-  averages = {name.removeprefix(naming.AVERAGE): path for path, name in there.items()
-              if name.startswith(naming.AVERAGE)}
-  average_of: dict[str, str] = {}  # The path there of the average of a weight that has a name here.
-  for network, other in networks.items():
-    mine = _within(here, network)
-    # By the names that they would have here.
-    renamed = {naming.joined(network, name.removeprefix(other).lstrip("/")): (name, path)
-               for name, path in _within(there, other).items()}
-    if not mine or not renamed:
-      left[network] = f"is {'only' if renamed else 'not'} in the other run"
-      continue
-    for name, path in mine.items():
-      if name not in renamed:
-        left[name] = "is not in the other run"
-        continue
-      name_there, path_there = renamed[name]
-      average_of[name] = averages.get(name_there, path_there)
-      if why := saved.misfit(path_there, variables[path], any_float=True):
-        left[name] = why
-      else:
-        taken[path] = average_of[name] if averaged else path_there
-    left |= {name: "is only in the other run" for name in renamed if name not in mine}
-  weights = {here[path] for path in taken}
-  for path, name in here.items():
-    weight = name.removeprefix(naming.AVERAGE)
-    if weight != name and weight in weights:
-      taken[path] = average_of[weight]
-  return taken, left
-
-
-def _check_frozen(frozen: Iterable[str], here: Names, taken: Collection[str],
-                  left: Mapping[str, str]) -> None:
-  """Raises a UsageError if something that is frozen would keep its first, random values."""
-  for path, name in here.items():
-    within = next((layer for layer in frozen if f"{name}/".startswith(f"{layer}/")), None)
-    if within is not None and path not in taken:
-      raise UsageError(f"StartFrom.frozen: '{within}' would stay random, because '{name}' "
-                       f"{left.get(name, 'is of a network that is not taken')}; freeze only what "
-                       "is taken")
-
-
-def _weights(names: Names) -> dict[str, str]:
-  """The paths of the weights by name, without averages."""
-  return {name: path for path, name in names.items() if not name.startswith(naming.AVERAGE)}
-
-
-def _within(names: Names, network: str) -> dict[str, str]:
-  """The paths of the weights of one network, by name."""
-  return {name: path for name, path in _weights(names).items() if _network(path) == network}
-
-
-def _network(path: str) -> str:
-  """The network that a weight with this path in a checkpoint belongs to."""
-  return path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The files of checkpoints: where each is, which is good, and its values.
+"""The files of checkpoints: where they are, which are good, and their values.
 
 A checkpoint is a folder `step-NNNNNNNN` with a TensorFlow tensor bundle `variables`, whose keys are
 the attribute paths of `step.variables.variables_of`, and a manifest (see `replicator.atomic`) with
@@ -19,14 +19,14 @@ from replicator.errors import UsageError
 import numpy as np
 import tensorflow as tf
 
-FORMAT = 1  # Of checkpoints; another number cannot be read.
+FORMAT = 1  # The format of checkpoints; no other number can be read.
 _BUNDLE = "variables"
 
 
 def checked(folder: pathlib.Path) -> dict:
-  """The facts of a checkpoint, whose files are whole; raises what `atomic.check` does.
+  """Checks the files of a checkpoint and returns its facts; raises what `atomic.check` does.
 
-  Raises a UsageError if it has another format.
+  Raises a UsageError if it has a different format.
   """
   facts = atomic.check(folder)
   if facts.get("format") != FORMAT:
@@ -36,36 +36,36 @@ def checked(folder: pathlib.Path) -> dict:
 
 
 def read(folder: pathlib.Path, newest: int | None = None) -> dict[str, np.ndarray]:
-  """The values of the newest good checkpoint in `folder` up to step `newest`, by path.
+  """Reads the values of the newest good checkpoint in `folder` up to step `newest`, by path.
 
-  Where each replica has a value of its own, their shape is `[num_replicas, ...]`. Raises a
-  UsageError if there is no checkpoint, or all checkpoints are corrupt.
+  Values that are kept for each replica have the shape `[num_replicas, ...]`. Raises a UsageError if
+  there is no checkpoint, or all checkpoints are corrupt.
   """
   return read_bundle(some_good(folder, newest)[0])
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
-  """The steps of all checkpoints in `folder`, even corrupt ones, in ascending order."""
+  """Returns the steps of all checkpoints in `folder`, even corrupt ones, in ascending order."""
   return sorted(places(folder))
 
 
 def places(folder: pathlib.Path) -> dict[int, pathlib.Path]:
-  """Where the checkpoint of each step is."""
+  """Returns the folder of each checkpoint, by step."""
   return {int(match[1]): path for name, path in atomic.published(folder).items()
           if (match := re.fullmatch(r"step-(\d{8,})", name))}
 
 
 def folder_of(folder: pathlib.Path, step: int) -> pathlib.Path:
-  """The folder of the checkpoint of a step."""
+  """Returns the folder for the checkpoint of a step."""
   return folder / f"step-{step:08d}"
 
 
 def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool = False
                 ) -> tuple[pathlib.Path, dict] | None:
-  """The newest checkpoint that is not corrupt, with its facts; None if there is none.
+  """Finds the newest checkpoint that is not corrupt, with its facts; None if there is none.
 
-  Not those above step `newest`; with `due_only` only those that a run which was never stopped has.
-  Raises a UsageError if all are corrupt.
+  Skips those above step `newest` and, with `due_only`, those that an uninterrupted run would not
+  have. Raises a UsageError if all are corrupt.
   """
   corrupt = []
   for step, found in sorted(places(folder).items(), reverse=True):
@@ -74,7 +74,7 @@ def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool 
     try:
       facts = checked(found)
     except (atomic.Corrupt, OSError) as error:
-      if not found.exists():  # Its run has removed it meanwhile, because it has newer ones.
+      if not found.exists():  # Its run has just removed it, because it has newer ones.
         return newest_good(folder, newest, due_only)
       corrupt.append(f"{found} is corrupt ({error})")
       continue
@@ -90,7 +90,7 @@ def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool 
 
 
 def some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.Path, dict]:
-  """As `newest_good`; raises a UsageError if there is no checkpoint."""
+  """Like `newest_good`, but raises a UsageError if there is no checkpoint."""
   if found := newest_good(folder, newest):
     return found
   raise UsageError(f"{folder}: holds no checkpoint")
@@ -98,7 +98,7 @@ def some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.
 
 def write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:
   """Writes the values of a checkpoint, by path."""
-  if values:  # A step may have no variables, but a bundle must have some.
+  if values:  # A step may have no variables, but a bundle must not be empty.
     with tf.device("/cpu:0"):
       tf.raw_ops.SaveV2(prefix=str(folder / _BUNDLE), tensor_names=list(values),
                         shape_and_slices=[""] * len(values), tensors=list(values.values()))
@@ -106,7 +106,7 @@ def write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:
 
 def read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
                 ) -> dict[str, np.ndarray]:
-  """The values at some paths; None for all."""
+  """Reads the values at some paths; None for all."""
   if not (folder / f"{_BUNDLE}.index").exists():
     return {}
   with _no_pattern(folder) as place:
@@ -118,7 +118,7 @@ def read_bundle(folder: pathlib.Path, paths: Collection[str] | None = None
 
 @contextlib.contextmanager
 def _no_pattern(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A path of the folder for TensorFlow, which reads the files that match its name as a pattern."""
+  """Yields a path of the folder without wildcards, which TensorFlow would treat as a pattern."""
   if not re.search(r"[][*?\\]", str(folder)):
     yield folder
     return

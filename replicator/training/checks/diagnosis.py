@@ -1,30 +1,27 @@
-"""Whether two recordings of a step agree, where they first differ, and the likely cause."""
+"""Compares two recordings of a step: where they first differ, and the likely cause."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from replicator.console.formatting import listed
+from replicator.training.checks.inspection import Evidence
 from replicator.training.checks.mixing import Suspects
-from replicator.training.checks.step_recorder import (
-  BATCH,
-  GRADIENT,
-  LOSS,
-  VARIABLE,
-  Key,
-  Recording,
-)
+from replicator.training.checks.step_recorder import BATCH, GRADIENT, LOSS, VARIABLE, Key
 
 import numpy as np
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-3}
-"""The largest relative difference that counts as rounding. In float32 the first 5 steps of a GAN
-stay far below it, except for a few entries of gradients and weights, hence the norms."""
+"""The largest relative difference that counts as rounding. In float32, the first 5 steps of a GAN
+stay far below it, except for a few entries of gradients and weights; so norms are compared."""
 
 LOOSE = {"float64": 1e-9, "float32": 1e-2, "mixed_bfloat16": 0.1, "mixed_float16": 0.1}
-"""The same for what every run checks, where a false alarm is worse than a small fault. In float32
-the first steps of the experiments differ by 4e-5 at most, but for LOGAN's 1e-3, because the
-direction of a gradient that is nearly zero multiplies rounding."""
+"""The same for the check in every run, where a false alarm is worse than missing a small error. In
+float32, the first steps of the experiments differ by at most 4e-5, except 1e-3 for LOGAN, where the
+direction of a gradient near zero amplifies rounding."""
+
+_WORDS = "OS"
+"""The kinds of NumPy dtypes of strings, which are either equal or not."""
 
 Quantities = Mapping[Key, np.ndarray]
 
@@ -35,19 +32,19 @@ class Deviation:
 
   key: Key
   relative: float  # The Euclidean norm of the difference, divided by that of the reference.
-  values: tuple[float, float]  # In the reference and in the variant; norms, unless scalars.
+  values: tuple[float, float]  # Of the reference and of the variant; norms, unless scalars.
 
 
 def compare(reference: Quantities, other: Quantities, tolerance: float
             ) -> tuple[Deviation, Deviation | None]:
-  """The largest difference, and the first that is above the tolerance.
+  """Returns the largest difference, and the first one above the tolerance.
 
-  Each quantity is judged by itself: a difference is divided by the quantity's own norm. That norm
-  is at least one that rounding leaves alone:
+  Each difference is divided by the quantity's own norm, or by a lower bound that is large compared
+  with rounding:
 
-  - for a loss or a gradient, which may be the small rest of a sum of large numbers: the root of the
-    tolerance times the largest norm among its kin, the losses of the step or the gradients of the
-    update;
+  - for a loss or a gradient, which may be the small remainder of a sum of large numbers: the square
+    root of the tolerance times the largest norm among all losses of the step, or all gradients of
+    the update;
   - for a variable, which may pass through zero: the norm of its own largest change in a step.
   """
   with np.errstate(all="ignore"):
@@ -58,8 +55,17 @@ def compare(reference: Quantities, other: Quantities, tolerance: float
   return max(differences, key=lambda d: d.relative), first
 
 
+def without_trained(quantities: Quantities) -> dict[Key, np.ndarray]:
+  """Drops what optimizers update, because they amplify the rounding of half precision."""
+  updates = [name.partition(", update ") for _, kind, name in quantities if kind == GRADIENT]
+  trained = {rest.partition(": ")[2] for _, _, rest in updates}
+  optimizers = tuple({f"{optimizer}/" for optimizer, _, _ in updates})
+  return {key: value for key, value in quantities.items()
+          if key[1] != VARIABLE or not (key[2] in trained or key[2].startswith(optimizers))}
+
+
 def agreeing(reference: Quantities, other: Quantities, tolerance: float) -> list[str]:
-  """The kinds of quantities that agree, in the plural."""
+  """Returns the kinds of quantities that agree, in the plural."""
   found = []
   for kind in (LOSS, GRADIENT, VARIABLE):
     one, two = ({key: value for key, value in quantities.items() if key[1] == kind}
@@ -70,12 +76,12 @@ def agreeing(reference: Quantities, other: Quantities, tolerance: float) -> list
 
 
 def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
-  """The least norm by which a difference of each floating quantity is divided."""
+  """The lower bound of the norm that divides the difference of each floating quantity."""
   largest: dict[Any, float] = {}
   floors = {}
-  # The number of a batch, a mean of squares, is no rest of a sum: it needs no floor.
+  # The number for a batch is a mean of squares, in which nothing cancels: it needs no floor.
   floating = {key: value for key, value in reference.items()
-              if value.dtype.kind == "f" and key[1] != BATCH}
+              if value.dtype.kind in "fc" and key[1] != BATCH}
   for key, value in floating.items():
     step, kind, name = key
     if kind == VARIABLE:
@@ -89,7 +95,7 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
 
 
 def _kin(key: Key) -> tuple:
-  """The key that the losses of a step share, or the gradients of an update."""
+  """A key shared by all losses of a step, or by all gradients of an update."""
   step, kind, name = key
   return (step, kind) if kind == LOSS else (step, kind, name.rpartition(": ")[0])
 
@@ -101,8 +107,12 @@ def _norm(value: np.ndarray) -> float:
 def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: float) -> Deviation:
   if a is None or b is None or a.shape != b.shape:
     return Deviation(key, np.inf, (np.nan, np.nan))
-  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-  values = (float(a), float(b)) if a.ndim == 0 else (_norm(a), _norm(b))
+  if a.dtype.kind in _WORDS:
+    return Deviation(key, 0.0 if np.array_equal(a, b) else np.inf, (np.nan, np.nan))
+  wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
+  a, b = np.asarray(a, wide), np.asarray(b, wide)
+  is_number = a.ndim == 0 and wide is np.float64
+  values = (float(a), float(b)) if is_number else (_norm(a), _norm(b))
   if np.array_equal(a, b, equal_nan=True):
     return Deviation(key, 0.0, values)
   relative = float(np.linalg.norm(a - b) / max(np.linalg.norm(a), floor))
@@ -111,9 +121,13 @@ def _difference(key: Key, a: np.ndarray | None, b: np.ndarray | None, floor: flo
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A variant that differs from the reference; `parts` are its replicas or micro-batches."""
+  """A variant that differs from the reference; `parts` is its number of replicas or micro-batches.
 
-  reference: Recording
+  `evidence` comes from the reference.
+  """
+
+  reference: Quantities
+  evidence: Evidence
   other: Quantities
   first: Deviation
   parts: int
@@ -121,17 +135,20 @@ class Case:
   tolerance: float
 
   def place(self) -> str:
-    """The first difference, in words."""
+    """Describes the first difference."""
     step, kind, name = self.first.key
-    label = self.reference.evidence.labels.get(name.rpartition(": ")[2])
+    label = self.evidence.labels.get(name.rpartition(": ")[2])
     expected, found = self.first.values
-    return (f"{kind} '{name}'{f' ({label})' if label else ''} "
-            f"{f'at step {step}' if step else 'before the first step'}: {found:.6g} instead of "
-            f"{expected:.6g}{'' if kind in (BATCH, LOSS) else ' (norms)'}, "
+    what = (f"{kind} '{name}'{f' ({label})' if label else ''} "
+            f"{f'at step {step}' if step else 'before the first step'}")
+    if np.isnan(expected) and np.isnan(found):  # Strings, or different shapes.
+      return f"{what}: not the same"
+    return (f"{what}: {found:.6g} instead of {expected:.6g}"
+            f"{'' if kind in (BATCH, LOSS) else ' (norms)'}, "
             f"relative difference {self.first.relative:.1e}")
 
   def cause(self) -> str:
-    """The likely cause and its remedy, in words; more certain evidence comes first."""
+    """Describes the likely cause and its remedy, starting with the most certain evidence."""
     if self.first.key[0] == 0:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
@@ -147,8 +164,8 @@ class Case:
 
   @property
   def _suspects(self) -> Suspects:
-    """What the first quantity that differs depends on, or what may be known of it."""
-    found = self.reference.evidence.suspects
+    """What the first differing quantity depends on, or else what all outputs depend on."""
+    found = self.evidence.suspects
     return found.get(self.first.key[2], found.get("", Suspects({}, [], of_gradients=False)))
 
   @property
@@ -156,12 +173,12 @@ class Case:
     return "micro-batch" if self.microbatches else "replica"
 
   def _sum_instead_of_mean(self) -> str:
-    """A sum over a part's examples is smaller by exactly the number of parts; a mean is not."""
+    """A sum over a part's examples is smaller by exactly the number of parts, unlike a mean."""
     _, kind, name = self.first.key
     if kind == VARIABLE and not self._is_count():
       return ""
-    # All gradients of one update: a single one may be in any ratio.
-    keys = [k for k in self.reference.quantities
+    # Check all gradients of the update: a single one may have any ratio.
+    keys = [k for k in self.reference
             if k == self.first.key or (kind == GRADIENT and _kin(k) == _kin(self.first.key))]
     sums = self._suspects.sums
     what = "all gradients of this update are" if kind == GRADIENT else f"the {kind} '{name}' is"
@@ -178,20 +195,20 @@ class Case:
     return ""
 
   def _is_count(self) -> bool:
-    """Whether the first quantity that differs is a number of whole batches of examples."""
-    value = self.reference.quantities.get(self.first.key)
-    return (value is not None and value.ndim == 0 and self.first.key[1] != GRADIENT
-            and not self._suspects.sums and float(value) != 0
-            and float(value) % self.reference.batch_size == 0)
+    """Whether the first differing quantity is a multiple of the batch size."""
+    value = self.reference.get(self.first.key)
+    return (value is not None and value.ndim == 0 and value.dtype.kind in "fiu"
+            and self.first.key[1] != GRADIENT and not self._suspects.sums
+            and float(value) != 0 and float(value) % self.evidence.batch_size == 0)
 
   def _in_ratio(self, keys: list[Key], ratio: float) -> bool:
-    scaled = {key: ratio * self.reference.quantities[key] for key in keys}
+    scaled = {key: ratio * self.reference[key] for key in keys}
     others = {key: self.other[key] for key in keys if key in self.other}
     return compare(scaled, others, self.tolerance)[1] is None
 
   def _clipping(self) -> str:
-    """Gradients are clipped on their way to the optimizer, and they or their norm differ."""
-    found = self.reference.evidence.clips
+    """Gradients are clipped before the optimizer, and they or their norm differ."""
+    found = self.evidence.clips
     clips = [clip for clip in found if clip.startswith("tf.clip")] or found
     is_of_loss = self.first.key[1] == LOSS and not self._suspects.of_gradients
     if is_of_loss or self.first.key[1] == VARIABLE or not clips:
@@ -201,7 +218,7 @@ class Case:
 
   def _batch_norm_or_draws(self) -> str:
     causes = []
-    evidence = self.reference.evidence
+    evidence = self.evidence
     norms = [name for name, path in evidence.local_batch_norms if self._moved(path)]
     if norms:
       causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
@@ -216,12 +233,12 @@ class Case:
     return "; or ".join(causes)
 
   def _moved(self, path: str) -> bool:
-    """Whether a moving mean changed in the first step, so that the layer ran in training mode."""
-    values = [self.reference.quantities.get((step, VARIABLE, path)) for step in (0, 1)]
+    """Whether a moving mean changed in the first step, which shows training mode."""
+    values = [self.reference.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
 
   def _mixes(self) -> str:
-    """What is not linear in the batch, if it can make this difference."""
+    """A nonlinear function of the batch, if it can make this difference."""
     if self.first.key[1] == VARIABLE:
       return ""
     for cause, places in self._suspects.mixes.items():

@@ -1,18 +1,24 @@
-"""The first step of a run, divided as the run divides it, against the same step in one piece.
+"""Compares the first step of a run, divided over replicas, with the same step on one device.
 
-A run on several replicas, or in micro-batches, must train as one device does. Before its first step
-it computes a step on a few examples twice: divided, and by every replica alone, which then has the
-examples of all. Both start from the state of the run, which is put back bit for bit.
+A run on several replicas, or in micro-batches, must train like one device. So before its first
+step, it computes a step on a few examples twice: divided, and on a single replica that gets all
+these examples. Both start from the state of the run, which is then restored bit for bit.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from replicator.console.error_line import line_of
-from replicator.step import context
+from replicator.step import context, replicated
 from replicator.step.nest import Nest
+from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.replicated import copies_of
+from replicator.step.variables import held_by
 from replicator.strategies.compiled_step import CompiledStep
+from replicator.strategies.tracing import graphs
 from replicator.training.checks import diagnosis
+from replicator.training.checks.inspection import Inspector
 from replicator.training.checks.step_recorder import StepRecorder
 from replicator.training.checks.undone import undone, written_by
 from replicator.training.run import Run
@@ -23,13 +29,20 @@ import tensorflow as tf
 import tree
 
 FEW = 4
-"""The examples of the smallest parts into which a step divides its batch."""
+"""The number of examples in the smallest parts into which a step divides its batch."""
+_LOSS_SCALE = 128.0
+"""The loss scale for float16: a run's initial scale may be so high that all gradients overflow and
+the update is skipped, and with 1 small gradients would vanish."""
+
+_HALF = {"mixed_bfloat16": 0.4, "mixed_float16": 0.4}
+"""The tolerance in half precision. A sum in place of a mean differs by 0.5 or more; rounding makes
+the gradients of deep networks on few examples differ by up to 0.24."""
 
 
 def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None) -> None:
-  """Says whether the first step of a run is as on one device, and warns if it is not.
+  """Reports whether the first step of a run is the same as on one device; warns if it is not.
 
-  A run on one device that does not use micro-batches says nothing. All workers must call it.
+  Does nothing for a run on one device without micro-batches. All workers must call it.
 
   Args:
     compiled: the step, traced for `batch`.
@@ -47,46 +60,50 @@ def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None
     comparison.make(batch)
   except Exception as error:
     if run.replicator.num_pipelines > 1 and isinstance(error, tf.errors.OpError):
-      raise  # Another worker may be lost.
+      raise  # A different worker may be lost.
     run.say(f"first step: not compared with one device ({line_of(error)})")
   else:
     comparison.tell()
+  run.doing("compiling the step")  # Done in the first call.
 
 
 class _Comparison:
-  """Computes a step divided and in one piece."""
+  """A comparison of a step that is divided with the same step in one piece."""
 
   def __init__(self, run: Run, division: context.Division):
     self._run, self._replicas = run, run.replicator.num_replicas
     self._divided, self._whole = StepRecorder(run.module), StepRecorder(run.module)
-    size = context.run.global_batch_size // self._replicas
+    self._inspector = Inspector(run.module)
+    size = context.run.examples // self._replicas
     self._pieces = size // (division.smallest or size)
     self._few = min(size, FEW * self._pieces)
-    # Batch norm takes its statistics by micro-batch, so that one piece is another training.
+    # Batch norm takes its statistics per micro-batch, so one piece would train differently.
     self._joins_microbatches = division.is_microbatched and (
-        not self._whole.recording.evidence.has_global_batch_norm)
+        not self._inspector.evidence.has_global_batch_norm)
 
   @property
   def is_of_use(self) -> bool:
-    """Whether one piece is something else than what the run computes."""
+    """Whether one piece differs from what the run computes."""
     return self._replicas > 1 or self._joins_microbatches
 
   def make(self, batch: Nest | None) -> None:
-    """Computes both; raises what the step raises, which may not run on a few examples."""
+    """Computes both; raises what the step raises, which may not support so few examples."""
     run, size = self._run, context.run.global_batch_size
     few = None if batch is None else self._few_of(batch)
-    context.run.global_batch_size = self._few * self._replicas
+    context.run.global_batch_size = self._few * self._replicas // context.run.batches
     try:
       divided = CompiledStep(run.replicator, run.module, logs=True, hooks=[self._divided],
                              xla=False)
-      whole = CompiledStep(run.replicator, run.module, logs=True, hooks=[self._whole], xla=False,
+      whole = CompiledStep(run.replicator, run.module, logs=True,
+                           hooks=[self._whole, self._inspector], xla=False,
                            as_one=self._replicas > 1, in_one_piece=self._joins_microbatches)
       for step in (divided, whole):
         step.trace(few)
       written = {id(copy) for step in (divided, whole) for copy in written_by(step)}
-      for recorder, step in ((self._divided, divided), (self._whole, whole)):
-        with undone(step):
-          _record(recorder, step, few, written)
+      with _losses_scaled(run.module), graphs.unoptimized():
+        for recorder, step in ((self._divided, divided), (self._whole, whole)):
+          with undone(step):
+            _record(recorder, step, few, written, of_first=step is whole)
     finally:
       context.run.global_batch_size = size
 
@@ -102,34 +119,54 @@ class _Comparison:
     return tree.map_structure(first, batch)
 
   def tell(self) -> None:
-    """Says how far the two are apart."""
-    run, reference = self._run, self._whole.recording
-    tolerance = diagnosis.LOOSE[keras.config.dtype_policy().name]
-    largest, first = diagnosis.compare(
-        reference.quantities, self._divided.recording.quantities, tolerance)
+    """Reports how much the two differ."""
+    run, reference, divided = self._run, self._whole.quantities, self._divided.quantities
+    precision = keras.config.dtype_policy().name
+    tolerance = diagnosis.LOOSE[precision]
+    if precision in _HALF:
+      tolerance = _HALF[precision]
+      reference, divided = (diagnosis.without_trained(each) for each in (reference, divided))
+    largest, first = diagnosis.compare(reference, divided, tolerance)
     if first is None:
       run.say(f"first step: as on one device, {largest.relative:.0e}")
       return
-    self._whole.look_for_suspects()
+    self._inspector.look()
     parts = self._replicas if self._replicas > 1 else self._pieces
-    case = diagnosis.Case(reference, self._divided.recording.quantities, first, parts,
+    case = diagnosis.Case(reference, self._inspector.evidence, divided, first, parts,
                           self._replicas == 1, tolerance)
     run.warn(f"the first step is not as on one device: {case.place()}; likely cause: "
              f"{case.cause()}; `replicator doctor` shows more")
 
 
-def _record(recorder: StepRecorder, step: CompiledStep, batch: Nest | None, written: set[int]
-            ) -> None:
-  """Records a step, and the variables that it writes before and after it."""
-  quantities = recorder.recording.quantities
+@contextlib.contextmanager
+def _losses_scaled(module: Any) -> Iterator[None]:
+  """Sets the loss scale of float16 to one that suits a comparison, in the body."""
+  factors = [optimizer.loss_scale.factor for _, optimizer in held_by(module, (Optimizer,))
+             if optimizer.loss_scale is not None]
+  before = [replicated.read(factor) for factor in factors]
+  try:
+    for factor in factors:
+      replicated.assign(factor, _LOSS_SCALE)
+    yield
+  finally:
+    for factor, value in zip(factors, before, strict=True):
+      replicated.assign(factor, value)
+
+
+def _record(recorder: StepRecorder, step: CompiledStep, batch: Nest | None, written: set[int],
+            of_first: bool) -> None:
+  """Records a step, and the variables that it writes before and after it.
+
+  With `of_first`, only the copies of this process's first replica are read.
+  """
   recorder.variables = {path: v for path, v in recorder.variables.items()
                         if isinstance(v, tf.Variable) and _has_one_value(v)
                         and any(id(copy) in written for copy in copies_of(v))}
-  quantities.update(recorder.read(0))
+  recorder.quantities.update(recorder.read(0, of_first))
   step(0, batch).fetch()
-  quantities.update(recorder.read(1))
+  recorder.quantities.update(recorder.read(1, of_first))
 
 
 def _has_one_value(variable: tf.Variable) -> bool:
-  """Whether it is no sum of what replicas add, which is larger if each adds for all."""
+  """Whether it is not a sum over replicas, which grows if each adds for all."""
   return variable.aggregation != tf.VariableAggregation.SUM

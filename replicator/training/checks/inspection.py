@@ -1,4 +1,4 @@
-"""Evidence in a step of operations whose results may differ on several replicas."""
+"""Finds operations in a step whose results may depend on the number of replicas."""
 
 import inspect
 import re
@@ -8,42 +8,44 @@ from typing import Any
 
 from replicator.errors import ENGINE, is_foreign
 from replicator.internals.keras_internals import global_seed_state, layers_in
+from replicator.step import context
+from replicator.step.hooks import Hook
 from replicator.step.layers import dropout
 from replicator.step.layers.batch_norm import GlobalBatchNorm
-from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.variables import held_by, variables_of
 from replicator.strategies.tracing import draws, graphs
-from replicator.training.checks.mixing import Suspects
+from replicator.training.checks import mixing
 
 import keras
 import tensorflow as tf
+import tree
 
 _NOT_LINEAR = {"Abs", "L2Loss", "Maximum", "Minimum", "Rsqrt", "Select", "SelectV2", "Sign", "Sqrt",
                "Square", "Tanh"}
-_MOST_CHANGES = 2000  # Operations between tape and optimizer; more are a hand-made gradient.
+_MOST_CHANGES = 2000  # Operations between tape and optimizer; more mean a hand-written gradient.
 
 
 class Evidence:
-  """The suspects in a step traced on one replica: operations, in words with their places.
+  """The suspicious operations in a step traced on one replica, as text with their places.
 
-  It keeps no part of the step, so that a process can hand it over.
+  It holds no reference to the step, so it can be passed between processes.
   """
 
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
-    self.stateful_draws: list[str] = []  # Draws with a state in no checkpoint.
-    self.constant_draws: list[str] = []  # From generators of Python and NumPy.
+    self.stateful_draws: list[str] = []  # Draws whose state is not in checkpoints.
+    self.constant_draws: list[str] = []  # Draws from generators of Python and NumPy.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
-    self.clips: list[str] = []  # Clipping, or what is not linear, between tape and optimizer.
-    self.suspects: dict[str, Suspects] = {}  # By the output of the step; all under "".
-    self.microbatched = False  # Whether it divides its batch as `microbatch.n` says.
-    self._own_draws: list[tuple[str, int]] = []  # By `replicator.random`, with rows.
-    self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by rows in total.
-    self._paths = {id(item): path for path, item in held_by(step, (Optimizer,))}
+    self.clips: list[str] = []  # Clipping or other nonlinear operations on gradients.
+    self.batch_size = 0  # The examples of a step over all replicas.
+    self.suspects: dict[str, mixing.Suspects] = {}  # By the output of the step; all under "".
+    self.microbatched = False  # Whether it divides its batch by `microbatch.n`.
+    self._own_draws: list[tuple[str, int]] = []  # Draws of `replicator.random`, with their rows.
+    self._joined: dict[int, str] = {}  # Where batches are joined along axis 0, by total rows.
     layers = [layer for _, outermost in held_by(step, (keras.layers.Layer,))
               for layer in layers_in(outermost)]
     self.has_global_batch_norm = any(isinstance(layer, GlobalBatchNorm) for layer in layers)
-    self._drawing = {  # The names of the layers with draws of Keras, by file.
+    self._drawing = {  # The classes of layers that draw with Keras, by file.
         inspect.getfile(type(layer)): type(layer).__name__ for layer in layers
         if any(isinstance(x, keras.random.SeedGenerator) for x in vars(layer).values())}
     variables = variables_of(step)
@@ -54,19 +56,16 @@ class Evidence:
         (layer.path, paths.get(id(layer.moving_mean.value), "")) for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
 
-  def path_of(self, optimizer: Optimizer) -> str:
-    """The path of attributes to an optimizer, or its name."""
-    return self._paths.get(id(optimizer), str(optimizer.name))
-
   def look_at_draw(self, stream: str, rows: int) -> None:
-    """Notes a draw of `replicator.random`; called where it is made."""
+    """Records a draw of `replicator.random`; called where it is made."""
     frames = traceback.extract_stack()
     is_dropout = any(frame.filename == dropout.__file__ for frame in frames)
     what = "a replicator.Dropout layer draws" if is_dropout else f"random stream '{stream}' draws"
     _add(self._own_draws, (f"{what}{graphs.place(frames)}", rows))
 
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
-    """Draws of as many rows as batches that are joined along axis 0 have, and where these are."""
+    """Returns draws with as many rows as batches joined along axis 0, and where those are joined.
+    """
     return [(draw, self._joined[rows]) for draw, rows in self._own_draws if rows in self._joined]
 
   def look_at_graph(self, graph: Any) -> None:
@@ -86,7 +85,7 @@ class Evidence:
         self._look_at_concat(operation)
 
   def _look_at_concat(self, operation: tf.Operation) -> None:
-    """Notes where the user's own code joins tensors along axis 0."""
+    """Records where the user's own code joins tensors along axis 0."""
     own = [frame for frame in operation.traceback if not is_foreign(frame.filename)]
     shape = operation.outputs[0].shape
     if (shape.rank and shape[0] and tf.get_static_value(operation.inputs[-1]) == 0
@@ -100,9 +99,9 @@ class Evidence:
     return "a keras.random draw" if draws.is_of_keras(frames) else "a tf.random draw"
 
   def look_at_gradients(self, gradients: list[tf.Tensor]) -> None:
-    """Notes what clips or bends gradients on their way from the tape to the optimizer."""
+    """Records clipping and nonlinear operations on gradients between the tape and the optimizer."""
     between: dict[str, tf.Operation] = {}
-    pending, are_of_tape = [] if tf.executing_eagerly() else list(gradients), False
+    pending, are_of_tape = list(gradients), False
     while pending and len(between) <= _MOST_CHANGES:
       operation = pending.pop().op
       if "gradient_tape" in operation.name or operation.type.endswith("While"):
@@ -110,13 +109,50 @@ class Evidence:
       elif operation.name not in between:
         between[operation.name] = operation
         pending.extend(operation.inputs)
-    if not are_of_tape or pending:  # They are made by hand.
+    if not are_of_tape or pending:  # The gradients are computed by hand.
       return
     for name, operation in between.items():
       clip = re.search(r"clip_by_(global_norm|average_norm|norm|value)", name)
       if clip or operation.type in _NOT_LINEAR:
         what = f"tf.{clip[0]}" if clip else operation.type
         _add(self.clips, f"{what}{graphs.place(operation.traceback)}")
+
+
+class Inspector(Hook):
+  """A hook that collects `evidence` about a `module` that runs on one replica."""
+
+  def __init__(self, module: Any):
+    self.evidence = Evidence(module)
+    self._traced: list[tuple] = []  # Graphs, with the gradients, the batch and the outputs in each.
+
+  def drawn(self, stream: str, rows: int) -> None:
+    """Records a draw of `replicator.random`."""
+    self.evidence.look_at_draw(stream, rows)
+
+  def updating(self, optimizer: Any, variables: list, local: list[tf.Tensor],
+               averaged: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Keeps the gradients of an update."""
+    if not (tf.executing_eagerly() or context.in_inner_graph()):
+      context.current().kept.setdefault(self, []).append(local)
+    return averaged
+
+  def ended(self, batch: tuple, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Keeps the graph of the step, once for replicas that share it."""
+    graph, size = tf.compat.v1.get_default_graph(), context.run.examples
+    self.evidence.batch_size = size
+    if context.num_replicas() == 1 and not (
+        tf.executing_eagerly() or any(graph is each for each, *_ in self._traced)):
+      gradients = context.current().kept.get(self, [])
+      self._traced.append((graph, gradients, tree.flatten(batch), outputs, size))
+    return {}
+
+  def look(self) -> None:
+    """Inspects the traced graphs, which takes time."""
+    for graph, gradients, *others in self._traced:
+      self.evidence.look_at_graph(graph)
+      for of_update in gradients:
+        self.evidence.look_at_gradients(of_update)
+      self.evidence.suspects = mixing.suspects(graph, *others)
 
 
 def _add(found: list, item: Any) -> None:

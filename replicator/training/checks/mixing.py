@@ -1,20 +1,20 @@
-"""The operations of a step that are not linear in its batch, so that they tell its parts apart.
+"""Finds operations of a step that are not linear in its batch, so that dividing it changes results.
 
-What is linear in the examples has the same mean over all parts of a batch as over the whole. In the
-forward pass of a step, a tensor has a row for each example, or it is a statistic of them, such as
-their mean, or it depends on none. A statistic that is squared, that divides, or that meets examples
-again is not linear. Nor is a maximum over examples, or a product of examples with others.
+A linear function of the examples has the same mean over the parts of a batch as over the whole. In
+the forward pass of a step, a tensor has a row for each example, or is a statistic of the examples,
+such as their mean, or does not depend on them. It is not linear to square a statistic, to divide by
+it, or to combine it with examples again. Nor is a maximum over examples, or a product of different
+examples.
 """
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from replicator.errors import ENGINE, is_foreign
 from replicator.step.collectives import collectives
-from replicator.strategies.tracing import graphs
+from replicator.strategies.tracing import draws, graphs
 
 import numpy as np
 import tensorflow as tf
@@ -41,24 +41,23 @@ _ORDERS = {"Cumsum", "ReverseV2", "Roll"}
 _ORDERS_LAST = {"LogSoftmax", "Softmax", "TopKV2"}
 _SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
 _COLLECTIVES = os.path.dirname(collectives.__file__)
-_OF_COLLECTIVES = {"Identity", "Reshape", "StridedSlice"}  # Which these make on one replica.
-_DRAWS = re.compile("(Stateless)?(Random|TruncatedNormal)")
+_OF_COLLECTIVES = {"Identity", "Reshape", "StridedSlice"}  # What collectives do on one replica.
 
 
 @dataclasses.dataclass
 class Suspects:
   """What an output of a step depends on."""
 
-  mixes: dict[str, list[str]]  # The places of what is not linear, by the words of the cause.
+  mixes: dict[str, list[str]]  # The places of nonlinear operations, by the text of the cause.
   sums: list[str]  # The places of sums over examples.
   of_gradients: bool  # Whether it depends on gradients.
 
 
 def suspects(graph: Any, batch: Sequence[tf.Tensor], outputs: Mapping[str, tf.Tensor], size: int
              ) -> dict[str, Suspects]:
-  """What each output of a step on one replica depends on, by name; under "", all that it computes.
+  """Returns what each output of a step on one replica depends on, by name; "" is all of the step.
 
-  `batch` are the tensors of the step's batch of `size` examples.
+  `batch` has the tensors of the step's batch of `size` examples.
   """
   walk = _Walk(batch, size)
   operations = graph.get_operations()
@@ -83,19 +82,19 @@ def _ancestors(tensor: tf.Tensor) -> set[str]:
 
 
 class _Walk:
-  """A walk through operations in their order, which follows the examples of a batch."""
+  """A walk through operations in order, which tracks the examples of a batch."""
 
   def __init__(self, batch: Sequence[tf.Tensor], size: int):
     self._mixes: dict[str, tuple[str, str]] = {}  # Causes and places, by operation.
-    self._sums: dict[str, str] = {}  # Places.
+    self._sums: dict[str, str] = {}  # Places, by operation.
     self._size = size
-    self._rows = {size}  # The lengths of axes of examples; their multiples are such, too.
+    self._rows = {size}  # The lengths of axes of examples; multiples count as well.
     self._examples = {x.name for x in batch}
     self._statistics: set[str] = set()
 
   def look_at(self, operation: tf.Operation) -> None:
-    """Notes what an operation makes of examples and of statistics of them."""
-    if _DRAWS.match(operation.type):
+    """Records what an operation computes from examples and from statistics of them."""
+    if draws.draws_numbers(operation):
       self._examples.update(x.name for x in operation.outputs)
       return
     examples = [x for x in operation.inputs if x.name in self._examples]
@@ -103,7 +102,7 @@ class _Walk:
     if not (examples or statistics) or not operation.outputs or (
         operation.type in _SHAPES and all(x.shape.is_fully_defined() for x in examples)):
       return
-    if operation.type in _PARTS and examples:  # As for several updates in one step.
+    if operation.type in _PARTS and examples:  # Such as batches for several updates.
       self._rows.update(x.shape[0] for x in operation.outputs
                         if x.shape.rank and x.shape.rank == examples[0].shape.rank
                         and (x.shape[0] or 0) > 1 and self._size % x.shape[0] == 0)
@@ -114,7 +113,7 @@ class _Walk:
     is_sum = operation.type == "Sum" and bool(examples) and not has_rows
     if ((mix or not has_rows) and _maker(operation).startswith(ENGINE)) or (
         operation.type in _OF_COLLECTIVES and _maker(operation).startswith(_COLLECTIVES)):
-      return  # It is of the global batch.
+      return  # It is computed over the global batch.
     if mix or is_sum:
       place = graphs.place(operation.traceback).removeprefix(" at ")
       if mix:
@@ -124,8 +123,8 @@ class _Walk:
     (self._examples if has_rows else self._statistics).update(x.name for x in operation.outputs)
 
   def seen_in(self, operations: set[str]) -> Suspects:
-    """What was noted of the operations of these names."""
-    at: dict[str, str] = {}  # The cause of a place; of several the first, but a mean says most.
+    """Returns the findings about the operations with these names."""
+    at: dict[str, str] = {}  # The cause at each place: the first, but a mean takes precedence.
     for name, (mix, place) in self._mixes.items():
       if name in operations and (mix == _MEAN or place not in at):
         at[place] = mix
@@ -136,7 +135,7 @@ class _Walk:
     return Suspects(mixes, list(sums), any("gradient_tape" in name for name in operations))
 
   def _lengths(self, operation: tf.Operation) -> Iterator[int | None]:
-    """The lengths of the axes that may be one of examples: the first, or any that was moved."""
+    """The lengths of axes that may hold examples: the first, or any if axes were moved."""
     for x in operation.outputs:
       axes = x.shape.as_list() if x.shape.rank is not None else [None]
       adds_axes = operation.type == "StridedSlice" and len(axes) > operation.inputs[0].shape.rank
@@ -146,7 +145,7 @@ class _Walk:
     return length is None or (length > 0 and any(length % rows == 0 for rows in self._rows))
 
   def _mix(self, operation: tf.Operation, examples: list, statistics: list, has_rows: bool) -> str:
-    """What is not linear in an operation; or nothing."""
+    """The cause if an operation is not linear, otherwise ''."""
     kind, inputs = operation.type, list(operation.inputs)
     divides = kind in _QUOTIENTS and inputs[1].name in self._statistics
     if (divides and not examples) or (kind == "Mean" and examples and not has_rows and (
@@ -158,11 +157,11 @@ class _Walk:
     if kind in _PRODUCTS and len(examples) == 2 == shape.rank and all(map(self._has_rows, shape)):
       return _OTHERS
     if kind not in _PRODUCTS | _MOVES | {"ConcatV2"} and (
-        {x.shape[:1] == [1] for x in examples} == {True, False}):  # Each example with all others.
+        {x.shape[:1] == [1] for x in examples} == {True, False}):  # All pairs of examples.
       return _OTHERS
     if examples and statistics:
       return _STATISTIC
-    # Examples that are multiplied and added up, as in a Gram matrix, are a sum over examples.
+    # A sum of products of examples, as in a Gram matrix, is a sum over examples.
     is_linear = kind in _LINEAR or (kind in _LINEAR_IN_ONE and len(statistics) < 2)
     return "" if is_linear or has_rows else _STATISTIC
 
@@ -175,7 +174,7 @@ def _reduces_first_axis(operation: tf.Operation) -> bool:
 
 
 def _maker(operation: tf.Operation) -> str:
-  """The file of the innermost code that makes an operation and is the user's or this package's."""
+  """The file of the innermost user or package code that makes an operation."""
   files = [frame.filename for frame in operation.traceback
            if frame.filename.startswith(ENGINE) or not is_foreign(frame.filename)]
   return files[-1] if files else ""

@@ -1,12 +1,11 @@
-"""The first step of a resumed run, against the step that once followed the same checkpoint.
+"""Compares the first step of a resumed run with the step that first followed its checkpoint.
 
-A run that resumes exactly makes that step again: its scalars must come again, bit for bit. The file
+A run that resumes exactly repeats that step, so its scalars must be the same, bit for bit. The file
 `next_steps.json` of a workdir holds the scalars of the step after each checkpoint.
 """
 
 import hashlib
 import json
-import re
 
 from replicator import atomic
 from replicator.training.checkpoints import store
@@ -18,17 +17,15 @@ import keras
 import numpy as np
 
 FILE = "next_steps.json"
-_ROUNDING = ("strategy", "num_replicas", "num_workers", "precision", "versions", "machine",
-             "environment")
-"""Facts of a run that, if they change, may round its numbers otherwise."""
-_HARMLESS = re.compile(
-    r"changed: (train\.(steps|\w+_every|callbacks|check_first_step)|Checkpoints\.)")
+_ROUNDING = ("strategy", "num_replicas", "num_workers", "precision", "jit_compile", "versions",
+             "machine", "environment")
+"""Facts of a run that may change rounding if they change."""
 
 
 class ResumedStep:
-  """Keeps the scalars of the step after each checkpoint, and compares those of the first step.
+  """The scalars of the step after each checkpoint, with which a first step is compared.
 
-  `facts` are those of `run.json`.
+  `facts` come from `run.json`.
   """
 
   def __init__(self, run: Run, facts: dict):
@@ -44,12 +41,12 @@ class ResumedStep:
     self._saved: int | None = None
 
   def saved(self, step: int) -> None:
-    """The run saves a checkpoint, in place of later ones."""
+    """Records that the run saves a checkpoint, which replaces later ones."""
     self._saved = step
     self._rows = {each: row for each, row in self._rows.items() if int(each) < step}
 
   def finished(self, step: int, values: dict[str, np.ndarray]) -> None:
-    """A call that began with step number `step` has returned the scalars `[steps]`, by name."""
+    """Takes the scalars `[steps]`, by name, of a finished call that began with step `step`."""
     if step != self._saved and self._first is not None:
       return
     scalars = {name: float(series[0]) for name, series in values.items()}
@@ -59,8 +56,7 @@ class ResumedStep:
       self._keep(step, scalars)
 
   def tell(self, changes: list[str]) -> None:
-    """Says whether the first step was as before; `changes` are lines on what was changed since."""
-    changes = [line for line in changes if not _HARMLESS.match(line)]
+    """Reports whether the first step was as before; `changes` may explain a difference."""
     before, now = self._before, self._first or {}
     names = [name for name in now if before and name in before["scalars"]]
     if not before or not names:
@@ -88,7 +84,7 @@ class ResumedStep:
 
 
 def _difference(before: float, now: float) -> float:
-  """The relative difference of two numbers; 0 for equal ones, also if they are NaN."""
+  """The relative difference of two numbers; 0 if they are equal or both NaN."""
   if before == now or (np.isnan(before) and np.isnan(now)):
     return 0.0
   relative = abs(now - before) / max(abs(before), abs(now))

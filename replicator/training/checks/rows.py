@@ -1,4 +1,4 @@
-"""The rows of the workers of a run, which must not be the same."""
+"""Checks that the workers of a run do not train on the same rows."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ from replicator.training.run import Run
 
 
 def rows_compared(run: Run, batches: Iterator[Any]) -> Iterator[Any]:
-  """The same batches; warns if an input function gives two workers the same, and others later.
+  """Returns the same batches; warns if an input function gives two workers the same ones.
 
-  All workers must call it.
+  It compares the first two batches, and ignores functions that repeat one batch. All workers must
+  call it.
   """
   replicator = run.replicator
   several = run.schedule.steps - run.step > run.schedule.steps_per_call

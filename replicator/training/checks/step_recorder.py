@@ -1,6 +1,5 @@
-"""The numbers of a step, the batch, losses and gradients, as a hook records them."""
+"""Records the numbers of a step with a hook: its batch, losses, gradients and variables."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,67 +10,52 @@ from replicator.step.collectives import collectives
 from replicator.step.hooks import Hook
 from replicator.step.nest import Nest
 from replicator.step.optimizers.optimizer import Optimizer
-from replicator.step.variables import variables_of
-from replicator.training.checks import mixing
-from replicator.training.checks.inspection import Evidence
+from replicator.step.replicated import copies_of
+from replicator.step.shards import shards_of, whole
+from replicator.step.variables import held_by, variables_of
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tree
 
-Key = tuple[int, str, str]  # Step (0: before the first), kind, and name; the kinds are those below.
+Key = tuple[int, str, str]  # Step (0: before the first), kind (see below), and name.
 
 VARIABLE, BATCH, LOSS, GRADIENT = "variable", "batch", "loss", "gradient"
 
 ROUNDING = {"float64": 2e-14, "float32": 1e-5}
-"""About a hundred roundings: what a sum of large numbers that cancel is wrong by, relative."""
-
-
-@dataclasses.dataclass
-class Recording:
-  """Some steps of a training."""
-
-  quantities: dict[Key, np.ndarray]
-  """The mean over replicas of a number for each tensor of the batch, of each loss and of each
-  gradient, and each variable after the step, in the order in which a step computes them; float64,
-  or whole numbers as they are."""
-  evidence: Evidence
-  batch_size: int = 0  # The global one.
+"""About a hundred roundings: the relative error of a sum of large numbers that cancel."""
 
 
 class StepRecorder(Hook):
-  """Records the steps of a `module` that it is a hook of, in `recording`."""
+  """A hook that records the steps of a `module` in `quantities`.
+
+  These are means over replicas: a number for each tensor of the batch, each loss and each gradient;
+  and each variable after the step. They are in the order in which a step computes them, with dtypes
+  as in `comparable`.
+  """
 
   def __init__(self, module: Any):
     self.variables = variables_of(module)
+    self.quantities: dict[Key, np.ndarray] = {}
     self._paths = {id(v): path for path, v in self.variables.items()}
-    self.recording = Recording({}, Evidence(module))
-    self._inside: tuple | None = None  # Of the step on one replica: its graph, batch and outputs.
+    self._optimizers = {id(each): path for path, each in held_by(module, (Optimizer,))}
 
-  def look_for_suspects(self) -> None:
-    """Notes what in a step on one replica is not linear in its batch; it takes time."""
-    if self._inside:
-      self.recording.evidence.suspects = mixing.suspects(*self._inside)
-
-  def read(self, number: int) -> dict[Key, np.ndarray]:
-    """The values of all variables after so many steps."""
-    values = {path: v.numpy() for path, v in self.variables.items() if isinstance(v, tf.Variable)}
-    return {(number, VARIABLE, path): comparable(value) for path, value in values.items()}
-
-  def drawn(self, stream: str, rows: int) -> None:
-    """Notes a draw of `replicator.random`."""
-    self.recording.evidence.look_at_draw(stream, rows)
+  def read(self, number: int, of_first: bool = False) -> dict[Key, np.ndarray]:
+    """Reads all variables after `number` steps; with `of_first`, the first local replica's."""
+    values = {path: whole(v) if shards_of(v) else (copies_of(v)[0] if of_first else v).numpy()
+              for path, v in self.variables.items() if isinstance(v, tf.Variable)}
+    return {(number, VARIABLE, path): comparable(np.asarray(value))
+            for path, value in values.items()}
 
   def updating(self, optimizer: Optimizer, variables: list, local: list[tf.Tensor],
                averaged: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Notes the gradients of an update of this replica, and drops what is rounding in them."""
-    if context.in_inner_graph():  # A loop or a branch, which several replicas refuse.
+    """Records the gradients of an update on this replica, and removes rounding from them."""
+    if context.in_inner_graph():  # A loop or a branch, which fails on several replicas.
       return averaged
     gradients, updates = context.current().kept.setdefault(self, ([], Counter()))
-    path = self.recording.evidence.path_of(optimizer)
+    path = self._optimizers.get(id(optimizer), str(optimizer.name))
     updates[path] += 1
-    self.recording.evidence.look_at_gradients(local)
     for variable, gradient in zip(variables, averaged, strict=True):
       if gradient.dtype != averaged[0].dtype:
         raise UsageError(f"{variable.path} is {gradient.dtype.name}, and {variables[0].path} is "
@@ -84,12 +68,7 @@ class StepRecorder(Hook):
     return used
 
   def ended(self, batch: tuple, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The batch, the losses and the gradients, means over replicas: `{"place kind/name": ...}`."""
-    graph, size = tf.compat.v1.get_default_graph(), context.run.global_batch_size
-    self.recording.batch_size = size
-    self.recording.evidence.look_at_graph(graph)
-    if context.num_replicas() == 1 and not tf.executing_eagerly():
-      self._inside = graph, tree.flatten(batch), outputs, size
+    """Averages the batch, losses and gradients over replicas: `{"place kind/name": ...}`."""
     gradients, _ = context.current().kept.get(self, ((), None))
     found = [*_numbers_of(batch), *((LOSS, name, loss) for name, loss in outputs.items()),
              *gradients]
@@ -97,27 +76,30 @@ class StepRecorder(Hook):
                                  for place, (kind, name, value) in enumerate(found)})
 
   def received(self, step: int, values: dict[str, tf.Tensor]) -> None:
-    """Keeps what `ended` has returned."""
+    """Keeps what `ended` returned."""
     for key, value in sorted(values.items()):
       kind, _, name = key.partition(" ")[2].partition("/")
-      self.recording.quantities[step + 1, kind, name] = value.numpy()
+      self.quantities[step + 1, kind, name] = value.numpy()
 
 
 def _numbers_of(batch: Nest) -> Iterator[tuple[str, str, tf.Tensor]]:
-  """A number for each tensor of a batch, which depends on its examples, and not on their order."""
+  """A number for each tensor of a batch that depends on its examples but not on their order."""
   for path, x in tree.flatten_with_path(batch):
-    numbers = tf.strings.to_hash_bucket_fast(x, 2 ** 20) if x.dtype == tf.string else x
+    if x.dtype == tf.string:
+      x = tf.strings.to_hash_bucket_fast(x, 2 ** 20)
+    elif x.dtype.is_complex:
+      x = tf.stack([tf.math.real(x), 2.0 * tf.math.imag(x)])
     yield (BATCH, "/".join(map(str, path[1:])) or "examples",
-           tf.reduce_mean(tf.square(tf.cast(numbers, tf.float64) + 1.0)))
+           tf.reduce_mean(tf.square(tf.cast(x, tf.float64) + 1.0)))
 
 
 def _without_rounding(gradients: list[tf.Tensor], share: float) -> list[tf.Tensor]:
-  """The gradients of an update, with zeros where there is nothing but rounding.
+  """Replaces numbers that are only rounding in the gradients of an update by zeros.
 
-  The true gradient of a bias before a batch norm is zero, and what comes out is the rounding of a
-  sum that cancels. An optimizer that normalizes, such as Lion, would make of it an update of any
-  sign and full size, another one in each variant. Here, numbers below this share of the largest
-  norm are rounding.
+  The true gradient of a bias before a batch norm is zero, and the computed one is the rounding of a
+  sum that cancels. A normalizing optimizer such as Lion would turn it into a full-size update of
+  random sign, different in each variant. Here, numbers below this share of the largest norm count
+  as rounding.
   """
   least = share * tf.reduce_max([tf.norm(gradient) for gradient in gradients])
   return [tf.where(tf.abs(gradient) < least, tf.zeros_like(gradient), gradient)
@@ -125,5 +107,7 @@ def _without_rounding(gradients: list[tf.Tensor], share: float) -> list[tf.Tenso
 
 
 def comparable(value: np.ndarray) -> np.ndarray:
-  """A value as recordings hold it: float64, or whole numbers as they are."""
-  return value if value.dtype.kind in "biu" else np.asarray(value, np.float64)
+  """Converts a value for recordings to float64 or complex128; integers and strings stay as is."""
+  if value.dtype.kind == "c":
+    return value.astype(np.complex128)
+  return value if value.dtype.kind in "biuOS" else np.asarray(value, np.float64)

@@ -1,4 +1,4 @@
-"""Steps that change nothing: what they wrote is put back, bit for bit."""
+"""Runs steps and restores everything they wrote, bit for bit."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from replicator.training.run import Run
 import numpy as np
 import tensorflow as tf
 
-_SHORT = 2.0  # The most seconds that a step may take which only a check needs.
+_SHORT = 2.0  # The most seconds that a step may take if only a check needs it.
 
 
 def written_by(compiled: CompiledStep) -> list[tf.Variable]:
-  """The plain variables of this process that a traced step writes."""
+  """Returns the plain variables of this process that a traced step writes."""
   copies = {id(copy): copy for v in compiled.variables() for copy in copies_of(v)}
   written = {id(copy): copy for copy, _ in graphs.writes(compiled.graph, [*copies.values()])}
   return [*written.values()]
@@ -25,7 +25,7 @@ def written_by(compiled: CompiledStep) -> list[tf.Variable]:
 
 @contextlib.contextmanager
 def undone(compiled: CompiledStep) -> Iterator[None]:
-  """After the body, the variables that a traced step writes are as they were before it.
+  """Restores, after the body, the variables that a traced step writes.
 
   Raises a UsageError if the step calls Python functions, whose effects cannot be undone.
   """
@@ -42,10 +42,10 @@ def undone(compiled: CompiledStep) -> Iterator[None]:
 
 def next_step(run: Run, compiled: CompiledStep, batches: Iterator[Any]
               ) -> dict[str, np.ndarray] | None:
-  """The scalars of the step with which a run that stops here will go on, and nothing of the step.
+  """Returns the scalars of the next step of a run that stops here, without the step's effects.
 
-  It returns None if that takes long or cannot be undone, as what comes before a call may not. All
-  workers must call it.
+  Returns None if the step takes long or cannot be undone, as with `before_call`. All workers must
+  call it.
   """
   if not run.checks_first_step or run.before_call or run.replicator.is_async or (
       run.replicator.by_worker(run.call_seconds).max() > _SHORT):

@@ -1,11 +1,11 @@
-"""Cheap numbers about the networks and optimizers of a step, which show how a training goes.
+"""Cheap diagnostics of a step's networks and optimizers, logged during training.
 
     grad_norm/OPTIMIZER        norm of the averaged gradients, before clipping
     sigma/NETWORK              largest singular value of its `SpectralNorm` layers' kernels
-    learning_rate/OPTIMIZER    at a log point, that of the next update
+    learning_rate/OPTIMIZER    at a log point, the rate of the next update
 
-OPTIMIZER and NETWORK are the step's attributes: the last part of their path if that is unambiguous.
-All replicas compute the same numbers, so nothing is exchanged.
+OPTIMIZER and NETWORK are the step's attributes: the last part of their path if it is unique. All
+replicas compute the same numbers, so no communication is needed.
 """
 
 from collections import Counter
@@ -18,7 +18,6 @@ from replicator.step import context
 from replicator.step.hooks import Hook
 from replicator.step.optimizers.optimizer import Optimizer
 from replicator.step.optimizers.schedules import doubt
-from replicator.step.replicated import read
 from replicator.step.variables import held_by
 
 import keras
@@ -26,7 +25,7 @@ import tensorflow as tf
 
 
 class Signals(Hook):
-  """The signals of one step object, which holds networks and optimizers."""
+  """A hook that logs the signals of one step object with networks and optimizers."""
 
   def __init__(self, step: Callable):
     held = list(held_by(step, (Optimizer, keras.layers.Layer)))
@@ -38,11 +37,11 @@ class Signals(Hook):
         self._names.update((id(part), name) for part in parts)
 
   def measured(self, owner: Any, values: dict[str, tf.Tensor]) -> None:
-    """Keeps the numbers of a layer or an optimizer until the step ends."""
+    """Keeps the scalars of a layer or an optimizer until the step ends."""
     context.current().kept.setdefault(self, []).append((owner, values))
 
   def scalars(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The signals of a step that has returned `outputs`.
+    """Returns the signals of a step that has returned `outputs`.
 
     An optimizer that makes several updates in the step reports the mean of their norms; a layer
     that is called several times reports its last singular value. Raises a UsageError if the step
@@ -77,25 +76,22 @@ class LearningRates:
     self._optimizers = {f"learning_rate/{name}": item for name, item in held.items()}
 
   def now(self) -> dict[str, float]:
-    """The learning rate of the next update, by name: it depends on the updates so far alone."""
+    """Returns the learning rates of the next step, by name."""
     return {name: float(optimizer.learning_rate)
             for name, optimizer in self._optimizers.items()}
 
-  def warnings(self, step: int, steps: int) -> list[str]:
-    """Lines about the rates that look wrong for a run of `steps` steps, of which `step` are done.
-    """
+  def warnings(self, steps: int) -> list[str]:
+    """Returns warnings about rates that look wrong for a run of `steps` steps."""
     lines = []
     for name, optimizer in self._optimizers.items():
-      done = int(read(optimizer.keras_optimizer.iterations.value))
-      updates = round(done / step * steps)
-      if found := doubt(rate_of(optimizer.keras_optimizer), updates):
-        lines.append(f"{name} {found} of train.steps = {steps}: its schedule counts updates, of "
-                     f"which the run makes {updates}; give it a length that fits")
+      if found := doubt(rate_of(optimizer.keras_optimizer), steps):
+        lines.append(f"{name} {found} of train.steps = {steps}: schedules count training steps; "
+                     "give it a length that fits, or a share of the run")
     return lines
 
 
 def _shortest(by_path: dict[str, Any]) -> dict[str, Any]:
-  """Replaces each path by its last part, if no other path has the same last part."""
+  """Shortens each path to its last part, if no other path has the same last part."""
   last = {path: path.rpartition("/")[2] for path in by_path}
   count = Counter(last.values())
   return {last[path] if count[last[path]] == 1 and not last[path].isdigit() else path: item

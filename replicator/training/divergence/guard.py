@@ -1,4 +1,4 @@
-"""The divergence guard: finds the steps whose numbers are not finite, or above a limit."""
+"""The divergence guard: finds steps whose numbers are not finite, or above a limit."""
 
 import collections
 import dataclasses
@@ -12,8 +12,8 @@ from replicator.errors import UsageError, nearest
 import gin
 import numpy as np
 
-LIMIT = 1e19  # The largest size of any scalar: in float32, the square of a larger one is infinite.
-RECENT = 20  # How many steps a `Divergence` remembers.
+LIMIT = 1e19  # The largest magnitude of any scalar: the square of a larger float32 is infinite.
+RECENT = 20  # The number of steps that a `Divergence` remembers.
 
 History = dict[str, np.ndarray]  # {name: [steps]}
 
@@ -24,8 +24,8 @@ class Divergence:
 
   step: int  # Counted from 1, as in the log.
   offending: dict[str, float]  # The scalars that diverged.
-  recent: History  # All scalars of this step and of the steps before it, the oldest first.
-  reason: str = ""  # Words that follow the value of the first of them.
+  recent: History  # All scalars of this step and of the steps before it, oldest first.
+  reason: str = ""  # Text that follows the first offending value.
 
   def __str__(self) -> str:
     name, value = next(iter(self.offending.items()))
@@ -35,30 +35,31 @@ class Divergence:
 
 @gin.configurable(module="replicator")
 class Guard:
-  """Decides what to do about a step whose numbers are not finite, or above a limit.
+  """The policy for steps whose numbers are not finite, or above a limit.
 
-  The numbers are the scalars that the step returns and its signals, averaged over replicas, so
-  that all workers decide alike. Gradients that are not finite show in `grad_norm/...`, unless
-  their update is skipped by design. No checkpoint is saved of a step that was not finite.
+  The numbers are the scalars that the step returns and its signals, averaged over replicas, so all
+  workers make the same decision. Gradients that are not finite show in `grad_norm/...`, unless
+  their update is skipped by design. A step that is not finite is not saved.
 
-  A step can also name scalars that may collapse: an attribute `may_collapse`, such as
-  `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first of the
-  two, after it was not, is far below the second: a new generator's samples hardly vary.
+  A step can also name scalars that may collapse, in an attribute `may_collapse` such as
+  `{"mode collapse": ("sample_variance", "data_variance")}`. The guard warns when the first falls
+  far below the second. It does not warn before the first has been above that level once, because a
+  new generator's samples hardly vary.
 
   Args:
-    action: 'stop' ends the run with status 1; 'warn' logs a warning, once for each log point;
-      'roll_back' returns to the last checkpoint, and continues with other random draws and with
-      the data after those that were used; 'off' looks at nothing. A stop and a rollback leave
-      `failures/step-NNNNNNNN/` behind, with the batch and the numbers.
-    limits: the highest value that each of some scalars may have, `{'grad_norm/generator': 1e4}`.
-      The size of any other scalar may be up to 1e19, which only a broken run exceeds.
+    action: 'stop' ends the run with status 1; 'warn' logs a warning, at most once per log point;
+      'roll_back' returns to the last checkpoint, and continues with different random draws and
+      with the data after the diverged batch; 'off' does nothing. A stop and a rollback write the
+      batch and the numbers to `failures/step-NNNNNNNN/`.
+    limits: upper limits for individual scalars, such as `{'grad_norm/generator': 1e4}`. The
+      magnitude of any other scalar is limited to 1e19, which only a broken run exceeds.
     max_rollbacks: how many times a run is rolled back before it is stopped.
-    collapse: warns when the mean of a scalar that may collapse, since the last log point, falls
-      below this fraction of the mean of the other one, not before it was above; 0 for never.
-    signals: whether the gradient norms and singular values of `divergence.diagnostics` are logged.
+    collapse: the fraction of the second scalar below which the first counts as collapsed; both are
+      means since the last log point. 0 for never.
+    signals: whether to log the gradient norms and singular values of `divergence.diagnostics`.
 
   Raises:
-    UsageError: a setting cannot work.
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, action: Literal["stop", "warn", "roll_back", "off"] = "stop",
@@ -76,10 +77,10 @@ class Guard:
     self._limits = dict(limits or {})
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
-    self._above: set[str] = set()  # What has not collapsed.
+    self._above: set[str] = set()  # What is above the level of collapse.
 
   def check_supported(self, strategy: str) -> None:
-    """Raises a UsageError if a strategy of that name cannot return to a checkpoint."""
+    """Raises a UsageError if the strategy with this name cannot return to a checkpoint."""
     if self.action == "roll_back" and strategy == "parameter_server":
       raise UsageError("Guard.action = 'roll_back': under 'parameter_server' steps overtake each "
                        "other, so that none is the last good one; write 'stop' or 'warn'")
@@ -94,7 +95,7 @@ class Guard:
                          f"{', '.join(names)}")
 
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:
-    """The first divergence among the steps of one call; `first_step` is counted from 1.
+    """Finds the first divergence among the steps of one call; `first_step` is counted from 1.
 
     Raises a UsageError if a limit is set for a scalar that is not logged.
     """
@@ -117,7 +118,7 @@ class Guard:
     return not math.isfinite(value) or size > self._limits.get(name, LIMIT)
 
   def warning(self, divergence: Divergence) -> str | None:
-    """One line about a divergence, or None if there was one since the last log point."""
+    """Returns a warning about a divergence; None if there was one since the last log point."""
     if self._warned:
       return None
     self._warned = True
@@ -125,7 +126,7 @@ class Guard:
 
   def at_log_point(self, step: int, means: Mapping[str, float],
                    may_collapse: Mapping[str, tuple[str, str]]) -> list[str]:
-    """A line for each collapse that began since the last log point, from the `means` since then.
+    """Returns a warning for each new collapse, given the `means` since the last log point.
 
     Raises a UsageError if `may_collapse` names a scalar that is not logged.
     """
@@ -149,7 +150,7 @@ class Guard:
     return lines
 
   def forget(self) -> None:
-    """Forgets the steps so far, when a checkpoint was restored."""
+    """Forgets the steps so far, after a checkpoint was restored."""
     self._recent.clear()
     self.is_sound = True
 

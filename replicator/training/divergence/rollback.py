@@ -1,6 +1,5 @@
-"""The end of a diverging step: a warning, a rollback or a stop, and the files it leaves."""
+"""Handles a diverged step: a warning, a rollback or a stop, and the files it writes."""
 
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,9 @@ from replicator import random
 from replicator.errors import RunFailed, UsageError
 from replicator.strategies.replicator import Replicator
 from replicator.training.checkpoints import store
+from replicator.training.divergence import failures
 from replicator.training.divergence.guard import Divergence, Guard, History
+from replicator.training.inputs.inputs import InputContext
 from replicator.training.workdir.reader import as_json
 
 import numpy as np
@@ -17,7 +18,7 @@ import tree
 
 
 class Diverged(Exception):
-  """The training cannot continue from this step; `where` says what was written about it."""
+  """A step after which training cannot continue; `where` says what was written about it."""
 
   def __init__(self, divergence: Divergence, where: str):
     super().__init__(f"{divergence}; {where}")
@@ -26,22 +27,23 @@ class Diverged(Exception):
 
 
 class Rollback:
-  """Has a guard look at every step of a run, whose `facts` it has, and counts the rollbacks."""
+  """A check of every step of a run by the guard, with a count of rollbacks."""
 
-  def __init__(self, guard: Guard, replicator: Replicator, workdir: pathlib.Path, facts: dict):
+  def __init__(self, guard: Guard, replicator: Replicator, workdir: pathlib.Path,
+               context: InputContext):
     self.rollbacks = 0
-    self.skipped = 0  # Batches that the rollbacks skipped.
+    self.skipped = 0  # The number of batches that the rollbacks skipped.
     self._guard = guard
     self._replicator = replicator
     self._workdir = workdir
-    self._facts = facts
+    self._context = context
 
   def check(self, first_step: int, values: History, batches: Any, warn: Callable[[str], None]
             ) -> None:
-    """Raises a `Diverged` if a step of one call diverged, and the guard does not let it pass.
+    """Raises a `Diverged` if a step of one call diverged, unless the guard only warns.
 
-    `first_step` steps were made before the call, which logged `values`; `batches` is this worker's
-    part of its batches, a nest of `[n, ...]` or, of several, `[steps, n, ...]`; or None.
+    The call made its steps after `first_step` others, and returned `values`. `batches` is this
+    worker's part of its batches: a nest `[n, ...]`, for several steps `[steps, n, ...]`, or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
     if divergence is None:
@@ -56,14 +58,14 @@ class Rollback:
     raise Diverged(divergence, self._write(divergence, batches))
 
   def check_may_roll_back(self, diverged: Diverged) -> None:
-    """Raises a RunFailed with the whole story if the run must stop instead."""
+    """Raises a RunFailed with all details if the run must stop instead."""
     if self._guard.action == "roll_back" and self.rollbacks < self._guard.max_rollbacks:
       return
     after = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
     raise RunFailed(f"{diverged.divergence}{after}; {diverged.where}; {self.last_checkpoint()}")
 
   def last_checkpoint(self) -> str:
-    """Says where one can continue."""
+    """Describes from which checkpoint the run can continue."""
     folder = self._workdir / "checkpoints"
     try:
       last = store.newest_good(folder)
@@ -80,9 +82,9 @@ class Rollback:
                     f"; Guard.action = 'roll_back' would go on from step {due}")
 
   def roll_back(self, diverged: Diverged, step: int, counted: dict[str, Any]) -> str:
-    """Continues from the checkpoint of a step with other draws and data; returns one line about it.
+    """Continues from a checkpoint with different draws and data; returns one line about it.
 
-    `counted` is the `state` before the checkpoint was restored.
+    `step` is that of the checkpoint, and `counted` the `state` before it was restored.
     """
     most = self._guard.max_rollbacks
     # The batch after the one that diverged comes next.
@@ -90,51 +92,42 @@ class Rollback:
     return f"{diverged}; rolled back to step {step}, {self.rollbacks} of at most {most} times"
 
   def state(self) -> dict[str, Any]:
-    """The counts that a checkpoint keeps, as JSON."""
+    """Returns the counts that a checkpoint keeps, as JSON."""
     return {"rollbacks": self.rollbacks, "skipped": self.skipped}
 
   def restore(self, state: dict[str, Any]) -> None:
-    """Continues from a `state`. A compiled step must be traced again: it contains the old draws."""
+    """Continues from a `state`. A compiled step contains the old draws, and must be traced again.
+    """
     self._guard.forget()
     self._go_on(state["rollbacks"], state["skipped"])
 
   def _go_on(self, rollbacks: int, skipped: int) -> None:
     self.rollbacks, self.skipped = rollbacks, skipped
-    random.set_seed(self._facts["seed"], rollbacks)
+    random.set_seed(self._context.seed, rollbacks)
 
   def _write(self, divergence: Divergence, batch: Any | None) -> str:
-    """Writes `failures/step-NNNNNNNN/`; returns one line on where it is, or why it is not.
+    """Writes `failures/step-NNNNNNNN/`; returns one line about where it is, or why it failed.
 
     Every worker writes its part of the batch; the first worker writes the rest.
     """
-    folder = self._workdir / "failures" / (
-        f"step-{divergence.step:08d}" + (f"-rollback-{self.rollbacks}" if self.rollbacks else ""))
-    worker, size = self._replicator.worker_id, self._facts["global_batch_size"]
+    folder = self._workdir / failures.FOLDER / failures.name_of(divergence.step, self.rollbacks)
+    worker, size = self._replicator.worker_id, self._context.examples
     suffix = f"-worker-{worker}" if self._replicator.num_pipelines > 1 else ""
     position = (divergence.step - 1 + self.skipped) * size
     facts = {
         "step": divergence.step, "message": str(divergence),
         "offending": {name: as_json(value) for name, value in divergence.offending.items()},
-        "seed": self._facts["seed"], "rollbacks": self.rollbacks,
+        "seed": self._context.seed, "rollbacks": self.rollbacks,
         "data_positions": None if batch is None else [position, position + size],
         "recent": {name: [as_json(float(value)) for value in series]
                    for name, series in divergence.recent.items()}}
     try:
       folder.mkdir(parents=True, exist_ok=True)
       if batch is not None:
-        np.savez(folder / f"batch{suffix}.npz", **_arrays(batch))  # type: ignore[arg-type]
+        arrays = failures.arrays_of(batch)
+        np.savez(folder / f"batch{suffix}.npz", **arrays)  # type: ignore[arg-type]
       if worker == 0:
-        (folder / "failure.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        failures.write_facts(folder, facts)
     except OSError as error:  # It must not hide the divergence.
       return f"{folder} could not be written ({error.strerror})"
     return f"its {'' if batch is None else 'batch and '}numbers are in {folder}"
-
-
-def _arrays(batch: Any) -> dict[str, np.ndarray]:
-  """The arrays of a nest by name: `image`, `pair.0`, or `batch` for a single one."""
-  taken = {"file": "file_", "allow_pickle": "allow_pickle_"}  # These are arguments of `np.savez`.
-  arrays = {}
-  for place, x in tree.flatten_with_path(batch):
-    name = ".".join(map(str, place)) or "batch"
-    arrays[taken.get(name, name)] = np.asarray(x)
-  return arrays

@@ -1,4 +1,4 @@
-"""One pass over a data set, for evaluations."""
+"""A single pass over a data set, for evaluations."""
 
 from collections.abc import Generator
 
@@ -12,23 +12,23 @@ import tensorflow as tf
 
 def batches(source: ExampleSource | tf.data.Dataset, size: int
             ) -> Generator[Nest, None, None]:
-  """Passes once over a data set, in order; the last batch may be smaller.
+  """Iterates once over a data set, in order; the last batch may be smaller.
 
       for batch in replicator.batches(validation, 256):
         auc.update_state(batch["label"], score(batch["image"]))
 
   Args:
     source: an example source, whose `load` makes the examples `0, 1, ..., size - 1`, without
-      `augmented`; or a finite `tf.data.Dataset` of examples, which is not batched.
-    size: the number of examples of a batch.
+      `augmented`; or a finite `tf.data.Dataset` of single examples.
+    size: the number of examples per batch.
 
   Returns:
-    nests of tensors `[n, ...]` of `size` examples, or of those that are left. Each example is in
-    exactly one of them.
+    An iterator of nests of tensors `[n, ...]`, with `size` examples each and the rest in the last.
+    Each example is in exactly one of them.
 
   Raises:
-    UsageError: `source` is neither, or repeats without end, or a batched source makes batches of
-      another size.
+    UsageError: `source` is neither, or repeats forever, or a batched source makes batches of the
+      wrong size.
   """
   at_least_one("batches", size=size)
   name = getattr(source, "__name__", type(source).__name__)

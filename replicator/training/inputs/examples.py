@@ -1,4 +1,4 @@
-"""The examples of a source as a data set: in the order of training, or once each."""
+"""Turns an example source into a data set: in training order, or each example once."""
 
 import functools
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from replicator.training.inputs.shuffle import shuffled
 
 import tensorflow as tf
 
-_AT_ONCE = 2  # Batches in the making: one begins while the other waits for its last examples.
+_AT_ONCE = 2  # Batches made in parallel: one starts while the other waits for its last examples.
 
 
 def shuffled_batches(source: ExampleSource, context: InputContext, first_step: int
                      ) -> tf.data.Dataset:
-  """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
+  """Makes the pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
 
-  Raises a UsageError if a batched source makes batches of another size, or a source draws from a
+  Raises a UsageError if a batched source makes batches of the wrong size, or a source draws from a
   generator of Python or NumPy.
   """
-  own, whole = context.batch_size, context.global_batch_size
+  own, whole = context.batch_size, context.examples
 
   def at(position: tf.Tensor) -> Nest:  # [] or [own]
     epoch, within = position // source.size, position % source.size
@@ -51,9 +51,9 @@ def shuffled_batches(source: ExampleSource, context: InputContext, first_step: i
 
 
 def ordered_batches(source: ExampleSource, size: int) -> tf.data.Dataset:
-  """All examples of a source once, as `load` makes them, in batches `[n, ...]` of up to `size`.
+  """Batches all examples of a source once, made by `load`: `[n, ...]`, n up to `size`.
 
-  Raises a UsageError as `shuffled_batches` does.
+  Raises a UsageError like `shuffled_batches`.
   """
   if not is_batched(source):
     return _mapped(source, tf.data.Dataset.range(source.size), source.load,
@@ -78,11 +78,11 @@ def _batched(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf
 
 def _mapped(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf.Tensor], Nest],
             at_once: int) -> tf.data.Dataset:
-  """Maps a data set; raises a UsageError if that draws from a generator of Python or NumPy."""
-  # AutoGraph would convert functions of NumPy in it, too, and take twenty times as long.
+  """Maps a data set; raises a UsageError if `make` draws from a generator of Python or NumPy."""
+  # AutoGraph would also convert NumPy functions in it, and take twenty times as long.
   make = tf.autograph.experimental.do_not_convert(make)
   states = lambda: python_state.generators_of(getattr(source, "__dict__", {}))
-  for _ in range(2):  # Another thread may draw; and layers that are made once draw their seeds.
+  for _ in range(2):  # Other threads may draw, and layers draw their seeds when they are made.
     before, made, after = states(), dataset.map(make, at_once), states()
     if not (moved := python_state.changed(before, after)):
       return made

@@ -1,4 +1,4 @@
-"""A data set of global batches, and the rows of them that are a pipeline's own."""
+"""Takes a pipeline's rows from a data set of global batches."""
 
 import contextlib
 import re
@@ -11,25 +11,42 @@ import tensorflow as tf
 import tree
 
 _WRONG_SIZE = "rows of the batch of the step"
-_FOUND = re.compile(_WRONG_SIZE + r"\D*(\d+)\D*(\d+)")  # The step, and its number of examples.
+_FOUND = re.compile(_WRONG_SIZE + r"\D*(\d+)\D*(\d+)")  # The step and its number of examples.
 
 _DENSE = {"RaggedTensor": "write .map(...) with its to_tensor(), and pass the lengths, too",
           "SparseTensor": "write .map(...) with tf.sparse.to_dense"}
 
 
 def own_rows(dataset: tf.data.Dataset, context: InputContext, first_step: int) -> tf.data.Dataset:
-  """The pipeline's rows of each global batch from `first_step` on: `[context.batch_size, ...]`.
+  """Takes the pipeline's rows of the global batches from `first_step` on.
 
-  Raises a UsageError if the batches have another size. Where the data set cannot say their size,
-  its iterator raises an error, of which `sizes_refused` makes a UsageError.
+  Their shape is `[context.batch_size, ...]`. A step that makes several updates takes that many
+  global batches, joined so that `split` separates them again. Raises a UsageError if the batches
+  have the wrong size. If their size is not static, the iterator raises an error, which
+  `sizes_refused` turns into a UsageError.
   """
-  size = context.global_batch_size
+  size, count = context.global_batch_size, context.batches
   shapes = _check(dataset, size)
-  dataset = dataset.skip(first_step)
+  dataset = dataset.skip(first_step * count)
   is_static = all(shape.rank and shape[0] for shape in shapes)
-  if is_static and context.num_input_pipelines == 1:
-    return dataset
-  own = context.batch_size
+  if not is_static or context.num_input_pipelines > 1:
+    dataset = _rows(dataset, context, first_step, is_static)
+  return dataset if count == 1 else dataset.batch(count, drop_remainder=True).map(_joined)
+
+
+def _joined(batches: Nest) -> Nest:
+  """Interleaves batches `[k, n, ...]` to `[n k, ...]`, so that part j of `split` is batch j."""
+  def join(x: tf.Tensor) -> tf.Tensor:
+    rows = tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
+    return tf.reshape(rows, [x.shape[0] * x.shape[1], *x.shape[2:]])
+  return tree.map_structure(join, batches)
+
+
+def _rows(dataset: tf.data.Dataset, context: InputContext, first_step: int, is_static: bool
+          ) -> tf.data.Dataset:
+  """Takes the pipeline's rows of each batch; checks sizes at run time unless `is_static`."""
+  size, count = context.global_batch_size, context.batches
+  own = size // context.num_input_pipelines
   first = context.input_pipeline_id * own
 
   def rows_of(x: tf.Tensor) -> tf.Tensor:
@@ -38,17 +55,18 @@ def own_rows(dataset: tf.data.Dataset, context: InputContext, first_step: int) -
   @tf.autograph.experimental.do_not_convert
   def rows(number: tf.Tensor, batch: Nest) -> Nest:
     checks = [] if is_static else [
-        tf.debugging.Assert(tf.shape(x)[0] == size, [_WRONG_SIZE, number, tf.shape(x)[0]])
+        tf.debugging.Assert(
+            tf.shape(x)[0] == size, [_WRONG_SIZE, number // count + 1, tf.shape(x)[0]])
         for x in tree.flatten(batch)]
-    with tf.control_dependencies(checks):  # Else the error of `rows_of` may come first.
+    with tf.control_dependencies(checks):  # Otherwise the error of `rows_of` may come first.
       return tree.map_structure(rows_of, batch)
 
-  return dataset.enumerate(first_step + 1).map(rows)
+  return dataset.enumerate(first_step * count).map(rows)
 
 
 @contextlib.contextmanager
 def sizes_refused(size: int) -> Iterator[None]:
-  """Raises a UsageError for a global batch without `size` examples, where its own error comes."""
+  """Turns the error for a global batch without `size` examples into a UsageError."""
   try:
     yield
   except tf.errors.InvalidArgumentError as error:
@@ -63,7 +81,7 @@ def sizes_refused(size: int) -> Iterator[None]:
 
 
 def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
-  """The shapes of the tensors of a data set; raises a UsageError if they are not such batches."""
+  """The shapes of a data set's tensors; raises a UsageError if they are not global batches."""
   shapes = [spec.shape for spec in specs_of(dataset, "the data set has")]
   sizes = {shape[0] for shape in shapes if shape.rank} - {None}
   if any(shape.rank == 0 for shape in shapes) or len(sizes) > 1:
@@ -79,7 +97,7 @@ def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
 
 
 def specs_of(dataset: tf.data.Dataset, makes: str) -> list[tf.TensorSpec]:
-  """The specs of the tensors of a data set; UsageError, on who `makes` it: one is of another kind.
+  """Returns the specs of a data set's tensors; UsageError, beginning with `makes`: a non-tensor.
   """
   specs = tree.flatten(dataset.element_spec)
   for spec in specs:
@@ -92,7 +110,7 @@ def specs_of(dataset: tf.data.Dataset, makes: str) -> list[tf.TensorSpec]:
 
 
 def check_rows(dataset: tf.data.Dataset, size: int, makes: str, what: str) -> None:
-  """Raises a UsageError, on who `makes` a data set and `what`, unless its batches have a size."""
+  """Raises a UsageError, with the texts `makes` and `what`, unless batches have `size` rows."""
   for spec in specs_of(dataset, makes):
     if not spec.shape.rank or spec.shape[0] != size:
       raise UsageError(f"{makes} a tensor of shape {spec.shape}; its first axis must be {what}")

@@ -1,27 +1,29 @@
 """The input contract: the global batch of step s is the same however it is divided.
 
 *A data set* is a `tf.data.Dataset` of global batches, as `keras.Model.fit` takes it: it repeats,
-and its batches have `train.global_batch_size` examples. Process p of n reads all of a global batch
+and its batches have `train.global_batch_size` examples. Process p of n reads whole global batches
 of B, and takes the rows `[p * B / n, (p + 1) * B / n)`. A resumed run skips to its step, which
 takes time, but is exact if the data set is deterministic, that is, if its shuffles have seeds. With
-several processes it must be: the rows would otherwise be those of different batches.
+several processes it must be, or their rows would come from different batches.
 
-A data set starts TensorFlow, after which there can be no more logical CPUs, and no cluster. So make
-the `Replicator` first, or give *a function without arguments* that returns the data set. `train`
-calls it when the strategy is there.
+Making a data set starts TensorFlow, after which logical CPUs and clusters can no longer be set up.
+So make the `Replicator` first, or pass *a function without arguments* that returns the data set.
+`train` calls it after it has made the strategy.
 
 *An example source* has random access: `size` examples and `load(index)`. The library shuffles,
 repeats, batches and divides them. Position p of the endless stream of examples is a pure function
 of (seed, p), and step s takes positions `[s * B, (s + 1) * B)` for a global batch of B. So a
 resumed run continues at its step, on any number of replicas, and nothing else is saved. A source
-may also have `augmented(index, seed)`, which makes variants of an example: the seed is (seed of the
-run, p), so that the variant, too, is a pure function of them. A source that is `batched` is called
-once for each batch. One that has `digest()` says what its examples are, for instance a hash of the
-names and sizes of files and of their labels: a run that was saved with others is not resumed.
+may also have `augmented(index, seed)`, which makes variants of an example. The seed is (seed of the
+run, p), so variants are pure functions too. A source that is `batched` is called once per batch.
+`digest()` identifies the examples, for instance by a hash of the names, sizes and labels of files:
+a run does not resume with different examples. The result of `describe()`, such as the number of
+classes, is printed at the beginning of a run, and that of `summary()`, such as the names of
+classes, is kept in `run.json`.
 
 *An input function* is called with an `InputContext` and returns a `tf.data.Dataset` of batches,
-each the pipeline's part of a global batch, from step 0 on: for a process that should read no more
-than its own part. A resumed run skips to its step, as with a data set.
+each the pipeline's part of a global batch, from step 0 on. Use it if a process should read only its
+own part. A resumed run skips to its step, as with a data set.
 """
 
 import contextlib
@@ -40,17 +42,17 @@ Nest = Any
 
 @runtime_checkable
 class ExampleSource(Protocol):
-  """Examples with random access."""
+  """A source of examples with random access."""
 
   size: int  # The number of distinct examples.
 
   def load(self, index: tf.Tensor) -> Nest:
-    """One example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.
+    """Returns an example, a nest of tensors of static shape, for a scalar int64 in `[0, size)`.
 
-    Traced into a `tf.data` pipeline: TensorFlow operations only, no state.
+    It is traced into a `tf.data` pipeline, so it uses only TensorFlow operations and no state.
 
-    If the source has an attribute `batched` that is True, the pipeline calls it with int64 `[n]`,
-    and each tensor is `[n, ...]`. The seeds of `augmented` are int64 `[n, 2]` then.
+    If the source has an attribute `batched = True`, it is called with int64 `[n]`, and returns
+    tensors `[n, ...]`. The seeds of `augmented` are then int64 `[n, 2]`.
     """
 
 
@@ -59,11 +61,12 @@ class InputContext:
   """The facts about a run that an input function needs (as in the Replicator RFC).
 
   Attributes:
-    global_batch_size: examples of one step over all replicas.
-    input_pipeline_id: the number of this pipeline; each worker has one.
-    num_input_pipelines: how many pipelines there are.
-    num_replicas_in_sync: how many replicas make a step together.
+    global_batch_size: the number of examples of one update, over all replicas.
+    input_pipeline_id: the index of this pipeline; each worker has one.
+    num_input_pipelines: the number of pipelines.
+    num_replicas_in_sync: the number of replicas that run a step together.
     seed: the seed of the run, for shuffling.
+    batches: the number of batches in one step, one for each update; see `settings.batches_of`.
   """
 
   global_batch_size: int
@@ -71,14 +74,20 @@ class InputContext:
   num_input_pipelines: int = 1
   num_replicas_in_sync: int = 1
   seed: int = 0
+  batches: int = 1
+
+  @property
+  def examples(self) -> int:
+    """The number of examples of one step, over all replicas."""
+    return self.batches * self.global_batch_size
 
   @property
   def batch_size(self) -> int:
-    """Examples of one step that this pipeline provides."""
-    return self.global_batch_size // self.num_input_pipelines
+    """The number of examples of one step from this pipeline."""
+    return self.examples // self.num_input_pipelines
 
   def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-    """Examples of one step that one replica sees; raises a UsageError if it does not divide."""
+    """Returns the examples of one update per replica; UsageError: they do not divide."""
     replicas = self.num_replicas_in_sync
     if global_batch_size < 1 or global_batch_size % replicas:
       lower = max(1, global_batch_size // replicas) * replicas
@@ -92,7 +101,7 @@ Inputs = (ExampleSource | tf.data.Dataset | Callable[[], tf.data.Dataset]
 
 
 def check(inputs: Any) -> None:
-  """Raises a UsageError unless `inputs` are None, or of a kind that the contract has."""
+  """Raises a UsageError unless `inputs` are None or of a kind described above."""
   name = getattr(inputs, "__name__", type(inputs).__name__)
   if isinstance(inputs, type):
     raise UsageError(f"train: the inputs are the class {name}; give an instance: {name}()")
@@ -108,7 +117,7 @@ def check(inputs: Any) -> None:
 
 
 def check_size(source: ExampleSource) -> None:
-  """Raises a UsageError unless the size of a source is a number of examples."""
+  """Raises a UsageError unless the size of a source is a positive integer."""
   size = 0
   with contextlib.suppress(TypeError):
     size = operator.index(source.size)
@@ -118,7 +127,7 @@ def check_size(source: ExampleSource) -> None:
 
 
 def whole_batches(inputs: Any) -> tf.data.Dataset | None:
-  """The data set of global batches that some inputs are, or return; None if they are others.
+  """Returns the data set of global batches that inputs are or return; None for other inputs.
 
   Raises a UsageError if a function without arguments returns anything else.
   """
@@ -129,13 +138,13 @@ def whole_batches(inputs: Any) -> tf.data.Dataset | None:
 
 
 def divides_itself(inputs: Any) -> bool:
-  """Whether inputs are a function of a context, which returns this pipeline's rows."""
+  """Whether inputs are a function of an `InputContext`, which returns this pipeline's rows."""
   return (callable(inputs) and not isinstance(inputs, ExampleSource | tf.data.Dataset)
           and not _takes(inputs))
 
 
 def made_by(function: Callable[..., tf.data.Dataset], *arguments: InputContext) -> tf.data.Dataset:
-  """The data set that an input function returns; raises a UsageError if it is none."""
+  """Calls an input function; raises a UsageError if it does not return a data set."""
   dataset = function(*arguments)
   if not isinstance(dataset, tf.data.Dataset):
     raise UsageError("the input function must return a tf.data.Dataset of batches, not "
@@ -146,34 +155,39 @@ def made_by(function: Callable[..., tf.data.Dataset], *arguments: InputContext) 
 def _takes(function: Callable, *arguments: Any) -> bool:
   """Whether a function can be called with these arguments."""
   try:
-    # The function in a decorator says what it needs, and the decorator may give some of that.
+    # A decorator may supply some of the arguments that the wrapped function needs.
     inspect.signature(function, follow_wrapped=not arguments).bind(*arguments)
   except TypeError:
     return False
-  except ValueError:  # It does not say what it takes: it gets a context.
+  except ValueError:  # It has no signature, so it gets a context.
     return bool(arguments)
   return True
 
 
 def is_batched(source: ExampleSource) -> bool:
-  """Whether a source makes the examples at many indices in one call."""
+  """Whether a source makes the examples at several indices in one call."""
   return getattr(source, "batched", False)
 
 
 def num_examples(inputs: Any) -> int | None:
-  """The number of distinct examples of some inputs; None if only a data set knows."""
+  """Returns the number of distinct examples of an example source; None for other inputs."""
   return int(inputs.size) if isinstance(inputs, ExampleSource) else None
 
 
 def digest_of(inputs: Any) -> str | None:
-  """The digest of the examples of some inputs; None if they have none."""
+  """Returns the digest of the inputs' examples; None if they have none."""
   return inputs.digest() if hasattr(inputs, "digest") else None
 
 
-def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
-  """The example at `index` as it is trained on: `augmented` for a seed int64 [2], or `load`ed.
+def summary_of(inputs: Any) -> dict[str, Any]:
+  """Returns the summary of the inputs' examples, which is JSON-able; empty if they have none."""
+  return inputs.summary() if hasattr(inputs, "summary") else {}
 
-  Of a source that is batched also the examples at indices [n], for seeds [n, 2].
+
+def variant(source: ExampleSource, index: tf.Tensor, seed: tf.Tensor) -> Nest:
+  """Makes the training example at `index`: `augmented` with a seed int64 [2], or else `load`ed.
+
+  A batched source makes the examples at indices [n] with seeds [n, 2].
   """
   if hasattr(source, "augmented"):
     return source.augmented(index, seed)

@@ -18,16 +18,16 @@ from replicator.training.inputs.inputs import (
 import numpy as np
 import tensorflow as tf
 
-# Batches that wait for their step. AUTOTUNE would double them whenever they run out, without end.
+# The number of prefetched batches. AUTOTUNE would double it whenever they run out, without limit.
 _READY = 2
 
 
 def pipeline(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.data.Dataset:
-  """The pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
+  """Makes the pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
 
   Raises:
-    UsageError: the batch does not divide by the replicas, or a data set, that of an input
-      function, or a batched source, makes batches of another size.
+    UsageError: the batch does not divide by the replicas, or a data set, an input function or a
+      batched source makes batches of the wrong size.
   """
   context.get_per_replica_batch_size(context.global_batch_size)
   if isinstance(inputs, ExampleSource):
@@ -45,21 +45,21 @@ def pipeline(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.d
 
 
 def ready(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """The same elements in the same order, the next ones of which are made in advance."""
+  """Prefetches the elements of a data set, and keeps their order."""
   options = tf.data.Options()
   options.deterministic = True
-  # The thread that tunes a pipeline often misses that its iterator is closed, and then keeps the
-  # process waiting, for up to a minute. Without it, AUTOTUNE means the number of cores.
+  # The tuning thread often misses that its iterator is closed, and then blocks the process for up
+  # to a minute. Without it, AUTOTUNE means the number of cores.
   options.autotune.enabled = False
   return dataset.with_options(options).prefetch(_READY)
 
 
 def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
            steps_per_call: int = 1) -> Generator[Nest, None, None]:
-  """Yields the batches of `pipeline`, or without inputs None; close it where they are taken.
+  """Yields the batches of `pipeline`, or None without inputs; close it in the consuming thread.
 
-  With `steps_per_call` above 1 they are of several steps, `[steps_per_call, n, ...]`. Raises a
-  UsageError as `pipeline` does, if a global batch has another size, or if the data set ended.
+  With `steps_per_call` above 1, it stacks several steps, `[steps_per_call, n, ...]`. Raises a
+  UsageError like `pipeline`, if a global batch has the wrong size, or if the data set ends.
   """
   if inputs is None:
     while True:
@@ -86,21 +86,21 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
 
 
 def digest_of_batch(batch: Nest) -> str:
-  """A digest of all tensors of a batch."""
+  """Returns a digest of all tensors of a batch."""
   arrays = [np.asarray(x) for x in tf.nest.flatten(batch, expand_composites=True)]
   return hashlib.sha256(b"".join(
       repr(x.tolist()).encode() if x.dtype == object else x.tobytes() for x in arrays)).hexdigest()
 
 
 def elements(dataset: tf.data.Dataset) -> Generator[Nest, None, None]:
-  """Yields the elements of a data set; close it where they are taken, unless it ends.
+  """Yields the elements of a data set; close it in the consuming thread, unless it ends.
 
-  Whoever drops the iterator of a data set waits for the examples in the making. Python's collector
-  may run in a thread that makes one, which would then wait for itself: so no iterator is left to
-  the collector, not even in the traceback of an error.
+  Deleting the iterator of a data set waits for examples that are being made. If Python's garbage
+  collector deleted it in a thread that makes one, that thread would wait for itself. So no iterator
+  is left to the collector, not even in the traceback of an error.
   """
   try:
     yield from dataset
   except BaseException as error:
-    error.__context__ = None  # TensorFlow's own error, whose frames hold the iterator, too.
+    error.__context__ = None  # TensorFlow's own error, whose frames also hold the iterator.
     raise error.with_traceback(None) from error.__cause__

@@ -1,15 +1,15 @@
-"""The order of the examples in an epoch: a permutation that any place of it can be asked for."""
+"""The order of the examples in an epoch: a permutation with random access."""
 
 import tensorflow as tf
 
-# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It counts two too few
-# for these highest places, 2^16, 2^18, ..., and gives the last place the example of the first.
+# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It takes two bits too
+# few for these highest places, 2^16, 2^18, ..., and then gives the last place the first's example.
 _TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
-_SHUFFLE = 498247692  # What TensorFlow's shuffle has before the key of its cipher.
+_SHUFFLE = 498247692  # The prefix of the cipher key in TensorFlow's shuffle.
 
 
 def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
-  """The examples at some places of an epoch: a permutation of `[0, size)`, another for each key.
+  """Returns the examples at some places of an epoch, in a permutation of `[0, size)` for each key.
 
   Args:
     places: int64 [] or [n], in `[0, size)`.
@@ -18,13 +18,13 @@ def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
   """
   if size - 1 not in _TOO_FEW_BITS:
     return _shuffled(places, key, size - 1)
-  # Shuffles one place more. Whoever draws the example that is too many takes that place's instead.
+  # Shuffle one extra place. The place that gets the extra example takes that of the extra place.
   drawn, instead = (_shuffled(x, key, size) for x in (places, tf.fill(places.shape, _int64(size))))
   return tf.where(drawn == size, instead, drawn)
 
 
 def _shuffled(places: tf.Tensor, key: tf.Tensor, highest: int) -> tf.Tensor:
-  """`tf.random.experimental.index_shuffle`, which fails for a key for each place."""
+  """Like `tf.random.experimental.index_shuffle`, which fails with a key for each place."""
   seed = tf.pad(key, [[0, 0]] * (key.shape.rank - 1) + [[1, 0]], constant_values=_SHUFFLE)
   return tf.raw_ops.RandomIndexShuffle(index=places, seed=seed, max_index=_int64(highest), rounds=4)
 

@@ -1,10 +1,10 @@
-"""The claim of a workdir: the content of its `.owner` says which process owns it.
+"""A claim on a workdir: the content of its `.owner` says which process owns it.
 
-Where no lock helps, on a file system whose locks other machines do not see and on an object store,
-the file itself is the lock: only one process can make it, and that process removes it at its end.
-If the process was of this machine and is gone, the next one takes the file over. Whether a process
-of another machine or container lives, nobody can know: then `--take_over` says so. An owner that
-still lives notices at its next checkpoint, and ends.
+On object stores, and file systems whose locks other machines cannot see, the file itself is the
+lock: only one process can create it, and removes it when it ends. If that process ran on this
+machine and is gone, the next one takes over the file. Whether a process on another machine or in
+another container is alive cannot be known, so the user must pass `--take_over`. If the old owner
+is still alive, it notices at its next checkpoint, and ends.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from replicator.errors import RunFailed, UsageError
 FILE = ".owner"
 # A process that was asked to end may still save. Kubernetes and Slurm kill it after this time.
 WAIT_SECONDS = 30.0
-_CLAIM_SECONDS = 1.0  # Between two looks at a claim; another process replaces it in less.
+_CLAIM_SECONDS = 1.0  # Between checks of a claim; replacing it takes less time than this.
 _BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")
-_NUMBERING = pathlib.Path("/proc/self/ns/pid")  # A container numbers its processes itself.
+_NUMBERING = pathlib.Path("/proc/self/ns/pid")  # Each container numbers its own processes.
 _may_take_over = False
 
 
@@ -38,26 +38,26 @@ def take_over(allowed: bool) -> None:
 
 
 class Store(Protocol):
-  """Where a claim is: a folder, or an object store."""
+  """The place of a claim: a folder, or an object store."""
 
   def create(self, name: str, content: bytes) -> bool:
-    """Makes a file unless there is one; returns whether there was none."""
+    """Creates a file unless it exists; returns whether it was created."""
 
   def read(self, name: str) -> bytes:
-    """The content of a file; empty if there is none."""
+    """Returns the content of a file; empty if it does not exist."""
 
   def write(self, name: str, content: bytes) -> None:
     """Replaces a file."""
 
   def remove(self, name: str) -> None:
-    """Removes a file, if it is there."""
+    """Removes a file if it exists."""
 
 
 class Claim:
-  """The ownership of a workdir by the content of its `.owner`.
+  """Ownership of a workdir through the content of its `.owner`.
 
-  `store` has that file; only one of several processes can `create` it. `workdir` is the name of the
-  workdir, a path or a URL.
+  `store` holds that file; only one of several processes can `create` it. `workdir` is the path or
+  URL of the workdir.
   """
 
   def __init__(self, store: Store, workdir: str):
@@ -66,9 +66,9 @@ class Claim:
     self._me = this_process()
 
   def take(self, is_new: bool = False) -> None:
-    """Owns the workdir from now on; `is_new`: this process has made the file, which is empty.
+    """Takes the workdir; `is_new` means that this process has just created the empty file.
 
-    Raises a UsageError if another process owns it for `WAIT_SECONDS`.
+    Raises a UsageError if another process still owns it after `WAIT_SECONDS`.
     """
     if is_new:
       self._store.write(FILE, self._me)
@@ -76,15 +76,15 @@ class Claim:
       wait_for(self._holder, self._workdir, _CLAIM_SECONDS)
 
   def confirm(self) -> None:
-    """Writes that this process lives; raises a RunFailed if another one owns the workdir by now."""
+    """Records that this process is alive; raises a RunFailed if another one owns the workdir."""
     content = self._store.read(FILE)
     if not self._is_mine(content):
       raise RunFailed(f"{self._workdir}: was taken over by {shown(content)}; this process ends")
     self._store.write(FILE, self._me + f"\n{_now()}".encode())
 
   def release(self) -> None:
-    """Removes the file, unless it is another process's by now; no failure of that matters."""
-    with contextlib.suppress(Exception):  # The next process sees that this one is gone.
+    """Removes the file, unless another process owns it now; ignores failures."""
+    with contextlib.suppress(Exception):  # The next process can tell that this one is gone.
       if self._is_mine(self._store.read(FILE)):
         self._store.remove(FILE)
 
@@ -92,11 +92,11 @@ class Claim:
     return content.startswith(self._me)
 
   def _holder(self) -> str:
-    """The process that owns the workdir, and on another line a remedy; empty if this one does."""
+    """Returns the owner, and a remedy on a second line; empty if this process owns the workdir."""
     if self._store.create(FILE, self._me):
       return ""
     content = self._store.read(FILE)
-    if self._is_mine(content):  # The first answer was lost, and the request was sent again.
+    if self._is_mine(content):  # The first reply was lost, and the request was sent again.
       return ""
     is_here, lives = _process_of(content)
     if lives and (is_here or not _may_take_over):
@@ -104,13 +104,13 @@ class Claim:
                                "\n; if that process is gone, add --take_over to the command")
     print(f"note: {self._workdir}: taken over from {shown(content)}", file=sys.stderr, flush=True)
     self._store.write(FILE, self._me)
-    time.sleep(_CLAIM_SECONDS)  # Another process may do the same now; the last one is the owner.
+    time.sleep(_CLAIM_SECONDS)  # Another process may be doing the same; the last one to write wins.
     content = self._store.read(FILE)
     return "" if self._is_mine(content) else shown(content)
 
 
 class Folder(Store):
-  """A folder as a store of claims."""
+  """A folder that stores a claim."""
 
   def __init__(self, path: pathlib.Path):
     self._path = path
@@ -137,7 +137,7 @@ class Folder(Store):
 
 
 def wait_for(holder: Callable[[], str], workdir: str, poll_seconds: float) -> None:
-  """Waits until there is no `holder`; raises a UsageError if that takes `WAIT_SECONDS`."""
+  """Waits until `holder` returns ""; raises a UsageError after `WAIT_SECONDS`."""
   deadline = time.monotonic() + WAIT_SECONDS
   told = False
   while name := holder():
@@ -153,7 +153,8 @@ def wait_for(holder: Callable[[], str], workdir: str, poll_seconds: float) -> No
 
 
 def this_process() -> bytes:
-  """`process 12 on n1 since 2026-02-03 10:11:12 UTC`; below, what no other process has."""
+  """Returns `process 12 on n1 since 2026-02-03 10:11:12 UTC`, and a second line with a unique ID.
+  """
   who = f"process {os.getpid()} on {platform.node()} since {_now()}"
   return f"{who}\n{_identity(os.getpid())} {secrets.token_hex(4)}".encode()
 
@@ -163,15 +164,15 @@ def _now() -> str:
 
 
 def shown(content: bytes) -> str:
-  """An owner as a person reads it, with the time of its last checkpoint."""
+  """Formats an owner for people, with the time of its last checkpoint."""
   who, _, *seen = [*content.decode(errors="replace").splitlines(), "", ""][:3]
   return (who or "another process") + "".join(f", last seen {time}" for time in seen if time)
 
 
 def _identity(process: int) -> str:
-  """The machine's boot and numbering, and when a process began; empty if it is gone.
+  """Returns the boot ID, the PID namespace, and a process's start time; empty if it is gone.
 
-  Numbers of processes are used again, soon in a container. Only Linux says more than the number.
+  PIDs are reused, in containers quickly. Only Linux provides more than the PID.
   """
   if not _BOOT.exists():
     with contextlib.suppress(PermissionError):
@@ -185,11 +186,11 @@ def _identity(process: int) -> str:
   except OSError:
     return ""
   machine = f"{_BOOT.read_text().strip()}/{os.readlink(_NUMBERING)}"
-  return "" if fields[0] == "Z" else f"{machine} {fields[19]}"  # No zombie.
+  return "" if fields[0] == "Z" else f"{machine} {fields[19]}"  # A zombie is gone.
 
 
 def _process_of(content: bytes) -> tuple[bool, bool]:
-  """Whether an owner is of this machine, and whether it may live."""
+  """Returns whether an owner is on this machine, and whether it may be alive."""
   found = re.match(rb"process (\d+) on (.*) since .*\n(\S+) (\S+) ", content)
   if not found:
     return False, True

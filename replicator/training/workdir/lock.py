@@ -1,10 +1,10 @@
-"""The owner of a workdir: one process at a time, of one experiment, may write there.
+"""Ownership of a workdir: only one process at a time, of one experiment, may write there.
 
-The owner holds a lock on the file `.owner`, which says who it is. The lock belongs to the open
-file, so the system releases it when the process ends, even by a crash: a file that is left behind
-locks nobody out. On NFS the server keeps the lock, so that it holds between machines; a server that
-lost a client releases its locks after the lease, about 90 s. Reading takes no lock. On a file
-system without locks that other machines see, the owner has a `Claim` instead.
+The owner locks the file `.owner`, which identifies it. The lock belongs to the open file, so the
+system releases it when the process ends, even in a crash; a leftover file locks nobody out. On NFS
+the server keeps the lock, so it works across machines; if a client vanishes, the server releases
+its locks after the lease, about 90 s. Reading needs no lock. On a file system whose locks other
+machines cannot see, the owner holds a `Claim` instead.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from replicator.training.workdir.claim import FILE, Claim, Folder, shown, this_p
 
 _POLL_SECONDS = 0.1
 _MOUNTS = pathlib.Path("/proc/self/mountinfo")
-# File systems of several machines, and options of NFS, SMB and Lustre, whose locks hold on one.
+# Shared file systems, and options of NFS, SMB and Lustre, whose locks hold on one machine only.
 _LOCAL_LOCKS = {"fuse", "virtiofs", "nolock", "local_lock=all", "local_lock=flock", "nobrl",
                 "localflock"}
 _open: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
@@ -34,19 +34,19 @@ def _let_go() -> None:
     file.close()
 
 
-# A forked process shares the open file, and would keep the lock beyond the owner's end. A program
-# that is started gets no copy of the file: Python closes it there.
+# A forked process shares the open file, and would keep the lock after the owner ends. Programs
+# started by this process do not inherit the file, because Python closes it for them.
 os.register_at_fork(after_in_child=_let_go)
 
 
 @contextlib.contextmanager
 def owned(workdir: pathlib.Path) -> Iterator[None]:
-  """Inside, no other process may own `workdir`, which is created if it is missing.
+  """Owns `workdir` while the body runs; creates the folder if it is missing.
 
   Waits up to `claim.WAIT_SECONDS` for an owner that is about to end.
 
   Raises:
-    UsageError: another process owns the folder, it holds a run of another experiment, or it
+    UsageError: another process owns the folder, it holds a run of a different experiment, or it
       cannot be written.
   """
   experiment = reader.read_facts(workdir).get("experiment", command.experiment())
@@ -62,7 +62,7 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
         is_new = store.create(FILE, b"")
         with contextlib.suppress(FileNotFoundError):  # A claim that has just ended.
           file = (workdir / FILE).open("rb+", buffering=0)
-      stack.enter_context(file)  # To close it unlocks it.
+      stack.enter_context(file)  # Closing it unlocks it.
       _open.add(file)
       if _locked(file, workdir):
         file.seek(0)
@@ -82,20 +82,20 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def check(workdir: pathlib.Path) -> None:
-  """Raises the UsageError of `owned` before any work; a new folder is left to `owned`."""
+  """Raises the UsageError of `owned` early; skips a new folder, which `owned` will create."""
   if (workdir / FILE).exists():
     with owned(workdir):
       pass
 
 
 def confirm(workdir: pathlib.Path) -> None:
-  """Raises the RunFailed of `Claim.confirm`, if this process owns the workdir by a claim."""
+  """Calls `Claim.confirm` if this process owns the workdir by a claim; may raise its RunFailed."""
   if claim := _claims.get(workdir):
     claim.confirm()
 
 
 def _locked(file: io.FileIO, workdir: pathlib.Path) -> bool:
-  """Locks the file; False if its file system has no locks, or none that other machines see."""
+  """Locks the file; returns False if its file system has no locks that other machines see."""
   if _locks_are_local(file):
     return False
 
@@ -115,7 +115,7 @@ def _locked(file: io.FileIO, workdir: pathlib.Path) -> bool:
 
 
 def _locks_are_local(file: io.FileIO) -> bool:
-  """Whether a file system that may be shared keeps its locks on this machine; Linux only."""
+  """Returns whether a possibly shared file system keeps locks on this machine only (Linux)."""
   device = os.fstat(file.fileno()).st_dev
   name = f"{os.major(device)}:{os.minor(device)}"
   mounts = _MOUNTS.read_text().splitlines() if _MOUNTS.exists() else []

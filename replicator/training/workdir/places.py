@@ -1,4 +1,4 @@
-"""Workdirs by name: a folder, or the URL of an object store, which a tool opens."""
+"""Finds workdirs by name: a folder, or the URL of an object store, which a tool opens."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from replicator.errors import UsageError
 
 Which = Literal["none", "newest", "all"]
-"""The checkpoints that are wanted: 'newest' stands for the newest one that is not corrupt."""
+"""Which checkpoints to get; 'newest' is the newest one that is not corrupt."""
 
 _SCHEME = re.compile(r"[A-Za-z][\w+.:-]+:/")
 _refreshers: dict[pathlib.Path, Callable[[], None]] = {}  # By the folder of a run.
@@ -25,7 +25,7 @@ open_tool: Callable[[], Any] = _no_tool
 
 
 def is_url(name: str | os.PathLike) -> bool:
-  """Whether a name is a URL, and not of a file; UsageError: it is one that has lost a slash."""
+  """Returns whether a name is a URL; raises a UsageError for a URL that has lost a slash."""
   text = os.fspath(name)
   found = _SCHEME.match(text)
   if found and text[found.end():found.end() + 1] != "/":
@@ -34,17 +34,16 @@ def is_url(name: str | os.PathLike) -> bool:
 
 
 def refuse_url(name: str | os.PathLike, flag: str, remedy: str) -> None:
-  """Raises a UsageError if the value of a flag is a URL, which would name a folder `s3:` here."""
+  """Raises a UsageError if a flag's value is a URL, which would create a local folder `s3:`."""
   if _SCHEME.match(os.fspath(name)):
     raise UsageError(f"{flag}={os.fspath(name)}: must be on this machine; {remedy}")
 
 
 def folder_of(run: str | os.PathLike, checkpoints: Which = "none", may_be_new: bool = False
               ) -> pathlib.Path:
-  """The folder of a workdir: a copy if `run` is a URL, made or brought up to date.
+  """Returns the folder of a workdir, for reading; for a URL, makes or updates a copy.
 
-  It is for reading. Raises a UsageError if the URL cannot be read, or holds no run, unless it
-  `may_be_new`.
+  Raises a UsageError if the URL cannot be read, or if it holds no run, unless `may_be_new`.
   """
   if is_url(run):
     return open_tool().copy_of(os.fspath(run), checkpoints, may_be_new)
@@ -53,7 +52,7 @@ def folder_of(run: str | os.PathLike, checkpoints: Which = "none", may_be_new: b
 
 @contextlib.contextmanager
 def local(workdir: str, is_chief: bool) -> Iterator[pathlib.Path]:
-  """The folder where this process trains: `workdir`, or for a URL a folder that is mirrored there.
+  """Yields the folder to train in: `workdir`, or for a URL, a folder that is mirrored to it.
 
   Raises a UsageError if the URL cannot be used.
   """
@@ -66,7 +65,7 @@ def local(workdir: str, is_chief: bool) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def refreshed_by(folder: pathlib.Path, refresh: Callable[[], None]) -> Iterator[None]:
-  """In the body, `refresh()` brings the checkpoints of the run in `folder` up to date."""
+  """Registers `refresh`, which syncs the checkpoints of the run in `folder`, for the body."""
   _refreshers[folder] = refresh
   try:
     yield
@@ -75,6 +74,6 @@ def refreshed_by(folder: pathlib.Path, refresh: Callable[[], None]) -> Iterator[
 
 
 def refresh(folder: pathlib.Path) -> None:
-  """Gets the checkpoints that the chief has saved meanwhile, where a worker has a copy."""
+  """Syncs the checkpoints in `folder` with the URL that it mirrors, if any."""
   if folder in _refreshers:
     _refreshers[folder]()

@@ -22,28 +22,28 @@ from replicator.training.workdir import reader
 
 DIFF = "changes.diff"  # The file of a workdir with the uncommitted changes of the code.
 MAX_DIFF = 2 ** 20  # Bytes.
-_MAX_NEW = 200  # New Python files; more are an environment that git does not ignore.
+_MAX_NEW = 200  # New Python files; more must be an environment that git does not ignore.
 _GIT_SECONDS = 20.0
 
-# Environment variables that may change the numbers of a run.
+# Environment variables that may affect the numbers of a run.
 _PREFIXES = ("TF_", "XLA_", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "TPU_", "KERAS_")
 _NAMES = ("PYTHONPATH", "PYTHONHASHSEED")
-# Recorded elsewhere, without effect on numbers, or Terraform's, which may hold secrets.
+# Recorded elsewhere, with no effect on the numbers, or Terraform's, which may hold secrets.
 _LEFT_OUT = ("TF_CONFIG", "TF_CPP_", "TPU_ML_PLATFORM", "CUDA_HOME", "CUDA_PATH",
              "TF_CLI_", "TF_TOKEN_", "TF_VAR_")
 
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-  """The state of the repository that a file belongs to; outside a repository, all is empty."""
+  """The state of a file's repository; empty if the file is in none."""
 
   commit: str | None = None  # With `+` if files were changed or added since.
-  diff: bytes = b""  # The patch from the commit, for `git apply`; empty if it is too large to keep.
-  note: str | None = None  # The reason why changed code has no diff.
+  diff: bytes = b""  # The patch against the commit, for `git apply`; empty if too large to keep.
+  note: str | None = None  # Why changed code has no diff.
 
 
 def of_this_process() -> dict[str, Any]:
-  """The facts of `run.json` that any program has. They are JSON-able."""
+  """Returns the facts of `run.json` common to all programs. They can be written as JSON."""
   file = getattr(sys.modules["__main__"], "__file__", None)
   file = file and os.path.abspath(file)
   code, engine = code_of_program(file), code_of(__file__).commit
@@ -66,23 +66,23 @@ def of_this_process() -> dict[str, Any]:
 
 
 def code_of_program(file: str | None) -> Code:
-  """The state of the program's repository, or of this library's if the program has none."""
+  """Returns the state of the program's repository, or of this library's if there is none."""
   found = code_of(file) if file else Code()
   return found if found.commit else code_of(__file__)
 
 
 def digests_of_code() -> dict[str, str]:
-  """A digest of each file of the user's that is imported, by module, and one of this library.
+  """Returns a digest of each imported user file, by module, and one of this library.
 
-  It also finds changes that no repository has. The program's own package is the user's, too, where
-  it is installed from a wheel.
+  This detects changes even outside a repository. The program's own package counts as the user's,
+  even if it is installed from a wheel.
   """
   main = getattr(sys.modules["__main__"], "__spec__", None)
   own = main.name.partition(".")[0] if main else ""
   found = {"replicator": _digest_of_engine()}
   for name, module in sorted(sys.modules.items()):
     file = getattr(module, "__file__", None) or ""
-    if name == "__main__":  # Whose own name may be `experiments.NAME`.
+    if name == "__main__":  # Its real name may be `experiments.NAME`.
       name = main.name if main else os.path.basename(file)
     is_own = name.partition(".")[0] == own != "replicator"
     if file.endswith(".py") and (is_of_user(file) or is_own) and name != "__mp_main__":
@@ -90,7 +90,7 @@ def digests_of_code() -> dict[str, str]:
   return found
 
 
-@functools.cache  # A process that trains several times has loaded it once.
+@functools.cache  # Cached: a process that trains several times loads the code only once.
 def _digest_of_engine() -> str:
   return _digest(sorted(pathlib.Path(ENGINE).rglob("*.py")))
 
@@ -104,13 +104,13 @@ def _digest(files: Iterable[pathlib.Path]) -> str:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-  """The environment variables that may change the numbers of a run."""
+  """Returns the environment variables that may affect the numbers of a run."""
   return {name: value for name, value in sorted(variables.items())
           if (name.startswith(_PREFIXES) or name in _NAMES) and not name.startswith(_LEFT_OUT)}
 
 
 def machine() -> dict[str, Any]:
-  """The host, the processor, how many cores this process may use, the accelerators' models."""
+  """Returns the host, the processor, the number of usable cores, and the accelerators' models."""
   import tensorflow as tf
   accelerators = [tf.config.experimental.get_device_details(d).get("device_name", d.device_type)
                   for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
@@ -119,7 +119,7 @@ def machine() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-  """The number of CPU cores that this process may use."""
+  """Returns the number of CPU cores available to this process."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -133,7 +133,7 @@ def _processor() -> str:
 
 @functools.cache
 def code_of(file: str) -> Code:
-  """The state of a file's repository at the first call; new Python files count as changes."""
+  """Returns a file's repository state at the first call; new Python files count as changes."""
   try:
     root, commit = _git(pathlib.Path(file).resolve().parent, "rev-parse", "--show-toplevel",
                         "HEAD").decode().splitlines()
@@ -151,10 +151,10 @@ def code_of(file: str) -> Code:
 def _diff(root: str) -> bytes:
   index = _git(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
   listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
-  new = listed.split(b"\0")[:-1]  # Each ends with a zero.
+  new = listed.split(b"\0")[:-1]  # Each name ends with a NUL.
   with tempfile.TemporaryDirectory(prefix="replicator-") as scratch:
-    # New files are added to a copy of the index, so that the repository stays as it is. The copy
-    # is as old: git looks into files that were changed in the second of the index.
+    # Adds new files to a copy of the index, which leaves the repository unchanged. The copy keeps
+    # the index's timestamp, which git needs to detect files changed in the same second.
     copied = pathlib.Path(scratch) / "index"
     shutil.copy2(index.decode().rstrip("\n"), copied)
     if 0 < len(new) <= _MAX_NEW:

@@ -1,10 +1,11 @@
-"""Reads the files of a workdir, complete or not, without TensorFlow, so that pages appear fast."""
+"""Reads the files of a workdir, complete or not, without TensorFlow, so that pages load fast."""
 
 import dataclasses
 import json
 import math
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from replicator.errors import UsageError
@@ -14,45 +15,48 @@ import numpy as np
 
 _NOT_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
-TIMES = ("seconds", "data_wait")
-"""The numbers of a log point that a clock measured, so that the same run has others each time."""
+TIMES = ("seconds", "data_wait", "system/examples_per_second",
+         "system/environment_steps_per_second", "system/memory_mib", "system/peak_gpu_memory_mib")
+"""The numbers of a log point that depend on the machine; they differ between identical runs."""
 
-EARLY = "stopped early"  # How a run ended whose patience was over.
+_FIRST_GROUPS = ("eval", "loss", "")
+
+EARLY = "stopped early"  # The status of a run whose patience ran out.
 
 
 def as_json(value: float) -> float | str:
-  """A number as it is written to JSON: a word if it is not finite, which JSON cannot express."""
+  """Returns a number, or a word if it is not finite, which JSON cannot express."""
   return value if math.isfinite(value) else json.dumps(value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The files of a workdir; a file that is missing or unreadable counts as empty."""
+  """The files of a workdir; missing or unreadable files count as empty."""
 
   folder: pathlib.Path
   rows: list[dict[str, Any]]  # The readable lines of `metrics.jsonl`; NaN and infinity are floats.
-  num_corrupt: int  # The number of its other lines.
+  num_corrupt: int  # The number of its unreadable lines.
   facts: dict[str, Any]  # The content of `run.json`.
   config: str  # The text of `config.gin`.
-  samples: list[pathlib.Path]  # The pictures, in the order of their steps.
-  images: dict[str, list[pathlib.Path]]  # Those that have another name than 'samples', by name.
+  samples: list[pathlib.Path]  # The pictures, in step order.
+  images: dict[str, list[pathlib.Path]]  # The images other than 'samples', by name.
 
   def series(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """`{name: (steps [n], values [n])}`, evaluations first."""
+    """Returns `{name: (steps [n], values [n])}`, in the order of `in_groups`."""
     points: dict[str, list[tuple[int, float]]] = {}
     for row in self.rows:
       for name, value in row.items():
         if name not in ("step", "seconds") and isinstance(value, int | float):
           points.setdefault(name, []).append((row["step"], value))
-    names = sorted(points, key=lambda name: kind(name) != "evaluation")
-    return {name: (at[0], at[1]) for name in names for at in [np.array(points[name], float).T]}
+    return {name: (at[0], at[1]) for name in in_groups(points)
+            for at in [np.array(points[name], float).T]}
 
   def status(self) -> tuple[str, str]:
-    """How the run went: 'good', 'warn' or 'bad', and a few words."""
+    """Returns how the run went: 'good', 'warn' or 'bad', and a short description."""
     if not self.rows:
       return "warn", "nothing logged"
     step, steps = self.rows[-1]["step"], self.facts.get("steps")
-    ended = str(self.facts.get("ended") or "").partition(":")[0]  # A word, and why.
+    ended = str(self.facts.get("ended") or "").partition(":")[0]  # Drops the reason.
     lost = [name for name, (_, values) in self.series().items() if not np.isfinite(values[-1])]
     if lost:
       return "bad", f"not finite at step {step}: {', '.join(lost)}"
@@ -65,7 +69,7 @@ class Run:
 
 
 def read(workdir: str | os.PathLike) -> Run:
-  """Reads a workdir, or the copy of that of a URL; UsageError: there is no such folder."""
+  """Reads a workdir, or a copy of it for a URL; raises a UsageError if it does not exist."""
   folder = folder_of(workdir)
   if not folder.is_dir():
     raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
@@ -87,18 +91,18 @@ def _images(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 
 def step_of(image: pathlib.Path) -> int | None:
-  """The step of an image, `step-NNNNNNNN.png`; None for another file, which is the user's."""
+  """Returns the step of an image, `step-NNNNNNNN.png`; None for other files, the user's own."""
   number = image.stem.removeprefix("step-")
   return int(number) if number.isdecimal() else None
 
 
 def read_facts(workdir: pathlib.Path) -> dict[str, Any]:
-  """The content of `run.json`; empty if the file is missing or unreadable."""
+  """Reads `run.json`; returns an empty dict if the file is missing or unreadable."""
   return read_object(workdir / "run.json")
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file; empty if the file is missing or unreadable."""
+  """Reads the object in a JSON file; returns an empty dict if it is missing or unreadable."""
   return object_in(_text(path))
 
 
@@ -110,7 +114,7 @@ def _text(path: pathlib.Path) -> str:
 
 
 def object_in(text: str) -> dict[str, Any]:
-  """The object that a JSON text holds; empty if it holds another value, or is torn."""
+  """Parses a JSON object; returns an empty dict if the text is something else or incomplete."""
   try:
     value = json.loads(text)
   except ValueError:
@@ -118,6 +122,16 @@ def object_in(text: str) -> dict[str, Any]:
   return value if isinstance(value, dict) else {}
 
 
+def in_groups(names: Iterable[str]) -> list[str]:
+  """Sorts metric names by prefix: `eval/`, `loss/`, no prefix, then the others.
+
+  Otherwise, groups and the names in them keep the given order.
+  """
+  group_of = {name: name.partition("/")[0] if "/" in name else "" for name in names}
+  groups = [*_FIRST_GROUPS, *group_of.values()]
+  return sorted(group_of, key=lambda name: groups.index(group_of[name]))
+
+
 def kind(name: str) -> str:
-  """Where a metric comes from: 'evaluation' or 'training'."""
+  """Returns where a metric comes from: 'evaluation' or 'training'."""
   return "evaluation" if name.startswith("eval/") else "training"

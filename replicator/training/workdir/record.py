@@ -1,5 +1,6 @@
-"""The record of a run: `run.json`, with its command, code and machine, and `config.gin`."""
+"""The record of a run: `run.json` (its command, code and machine) and `config.gin`."""
 
+import ast
 import datetime
 import json
 import math
@@ -15,58 +16,82 @@ from replicator.training.workdir import provenance, reader
 
 import tensorflow as tf
 
-_CHANGED = re.compile("changed: ")
-# Facts that do not say what a step is made of.
-_WITHOUT_EFFECT = {"python_state", "code", "command", "environment", "machine", "tf_config",
-                   "working_directory"}
+# Changes that do not affect how a step is built or what it computes.
+_WITHOUT_EFFECT = re.compile(
+    r"changed: (train\.(steps|\w+_every|callbacks|check_first_step)|Checkpoints\.)")
+# Facts that can affect how a step is built.
+_PARTS = ("strategy", "num_replicas", "num_workers", "global_batch_size", "seed", "precision",
+          "jit_compile")
+
+
+_HYPERPARAMETERS = {
+    "train.seed": "seed", "train.steps": "steps", "train.global_batch_size": "global_batch_size",
+    "train.precision": "precision", "Replicator.strategy": "strategy"}
 
 
 class Record:
-  """Writes `run.json` and `config.gin`, into a workdir that is there.
+  """The writer of `run.json` and `config.gin` in an existing workdir.
 
-  `facts` are for `run.json`, besides the command, the code, the versions and the machine. The run
-  resumes from `first_step`.
+  `facts` go into `run.json`, along with the command, the code, the versions and the machine. The
+  run resumes from `first_step`.
+
+  Attributes:
+    facts: the content of `run.json`.
+    changes: after `config` was called, the lines `changed: ...` that may change what a resumed run
+      computes.
   """
 
   def __init__(self, workdir: pathlib.Path, facts: dict, first_step: int = 0):
     self.workdir = workdir
+    self.changes: list[str] = []
     self._resumed = first_step > 0
-    self.facts = self._all_facts(facts, first_step)  # The content of `run.json`.
+    self.facts = self._all_facts(facts, first_step)
     self._write_facts()
 
   def note(self, name: str, fact: str | list) -> bool:
-    """Adds a fact to `run.json`; returns whether the fact is new."""
+    """Adds a fact to `run.json`; returns whether it is new or has changed."""
     if self.facts.get(name) == fact:
       return False
     self.facts[name] = fact
     self._write_facts()
     return True
 
+  def hyperparameters(self) -> dict[str, bool | float | str]:
+    """Returns the basic settings of every run, and after `config`, all values that were set."""
+    found = {name: _plain(text) for name, text, _ in self.facts.get("settings", [])}
+    return {**found, **{name: self.facts[fact] for name, fact in _HYPERPARAMETERS.items()
+                        if fact in self.facts}}
+
   def config(self, evaluated: bool = True) -> list[str]:
     """Writes `config.gin` after the first step; see `operative.after_first_step`.
 
-    Returns lines for the user, also on code that a resumed run has changed.
+    Returns messages for the user, including changes of the code since a resumed run started.
     """
     found = {each.key: each for each in statements.last_read() if not each.is_record}
-    # The name, the value and the place of each statement that set a value, the last one of each.
+    # The name, value and place of the last statement that set each value.
     self.note("settings", [[each.name, literal(each.value), each.where] for each in found.values()])
     lines = operative.after_first_step(self.workdir / "config.gin", self._resumed, evaluated)
     if not self._resumed:
       return lines
     lines += self._code_changes()
-    return lines + ([] if any(map(_CHANGED.match, lines)) else self._state_changes())
+    self.changes = [line for line in lines
+                    if line.startswith("changed: ") and not _WITHOUT_EFFECT.match(line)]
+    return lines + self._state_changes()
 
   def _state_changes(self) -> list[str]:
-    """A line if the step's constructor made other Python values, though nothing has changed."""
+    """Returns a message if the step's constructor made different Python values than before."""
     before = self.facts["resumed"][-1]["before"]
     names = _others(before.get("python_state", {}), self.facts.get("python_state", {}))
-    if not names or before.keys() - _WITHOUT_EFFECT:
+    if not names:
       return []
-    return [f"warning: the step's {initial_state.named(names)} is not what it was before the run "
-            f"was resumed, though no setting is another; {initial_state.REMEDY}"]
+    line = (f"the step's {initial_state.named(names)} is not what it was before the run was "
+            "resumed")
+    if self.changes or before.keys() & set(_PARTS):
+      return [f"note: {line}, perhaps because of what was changed"]
+    return [f"warning: {line}, and no change explains it; {initial_state.REMEDY}"]
 
   def _code_changes(self) -> list[str]:
-    """Lines on other code than that of the run so far, which may compute other numbers."""
+    """Returns messages about changes of the code, which may change the numbers."""
     before, now = self.facts["resumed"][-1]["before"], self.facts
     pairs = {name: (before[name], now[name]) for name in ("git_commit", "replicator_commit")
              if name in before}
@@ -78,9 +103,9 @@ class Record:
     return lines + ([f"changed: the code of {', '.join(files)}"] if files else [])
 
   def _all_facts(self, facts: dict, first_step: int) -> dict:
-    """The facts as they are now; those that a resumed run changes stay under "resumed".
+    """Returns the current facts, with the old values of changed ones under "resumed".
 
-    A run that has no step left keeps its facts, as it keeps its `config.gin`.
+    A run with no steps left keeps its facts, as it keeps its `config.gin`.
     """
     earlier = reader.read_facts(self.workdir)
     earlier.pop("ended", None)
@@ -103,7 +128,7 @@ class Record:
   def _keep(self, diff: bytes, resumed: int) -> str | None:
     """Writes the uncommitted changes of the code, if any; returns the name of the file.
 
-    The `resumed`-th start keeps other changes of an earlier one.
+    If an earlier start left different changes, adds the number `resumed` to the file name.
     """
     if not diff:
       return None
@@ -117,6 +142,15 @@ class Record:
     atomic.write_whole(self.workdir / "run.json", json.dumps(self.facts, indent=2) + "\n")
 
 
+def _plain(text: str) -> bool | float | str:
+  """Parses a gin text that is a number, a bool or a string; returns any other text unchanged."""
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+  return value if isinstance(value, bool | int | float | str) else text
+
+
 def _others(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-  """The names whose digest is another, of those that have one in both."""
+  """Returns the names in both mappings whose digests differ."""
   return [name for name, digest in now.items() if before.get(name, digest) != digest]

@@ -1,4 +1,4 @@
-"""`report.html`: a page about a run, from the files of its workdir; and its form in a notebook."""
+"""`report.html`: a page about a run, made from its workdir; and a short form for notebooks."""
 
 import math
 import os
@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 
 from replicator import atomic
-from replicator.console.formatting import format_duration, format_number
+from replicator.console.formatting import format_duration, format_number, listed
 from replicator.console.kernel import Place
 from replicator.training.workdir import pages, reader
 from replicator.training.workdir.charts import Series
@@ -14,28 +14,29 @@ from replicator.training.workdir.reader import Run, kind
 
 import numpy as np
 
-_MOST_PICTURES = 8
-# Facts that are shown elsewhere, or mean nothing to a reader.
-_ELSEWHERE = ("command", "program", "program_file", "argv", "settings", "code", "python_state")
+_MOST_PICTURES = 16  # Per name.
+_MOST_ITEMS = 50  # Per fact, such as the classes of the data.
+# Facts that are shown elsewhere, or are not useful to a reader.
+_ELSEWHERE = ("command", "program", "program_file", "argv", "settings", "code", "python_state",
+              "networks")
 
 
 def write_report(workdir: str | os.PathLike) -> pathlib.Path:
   """Writes `report.html` into the workdir of a run; returns its path.
 
-  The page says which files of the workdir are missing or unreadable. Scalars that were logged with
-  their lowest and highest values, `NAME_min` and `NAME_max`, are also drawn against the time, and
-  against the scalars that `run.json` names as "axes", such as `eval/environment_steps`. Raises a
-  UsageError if `workdir` is not a folder.
+  The page lists the missing or unreadable files of the workdir. Scalars that were logged with
+  `NAME_min` and `NAME_max` are also plotted over time, and over the scalars listed as "axes" in
+  `run.json`, such as `eval/environment_steps`. Raises a UsageError if `workdir` is not a folder.
   """
   run = reader.read(workdir)
   page = pages.render(
       "report.html", title=run.folder.resolve().name,
       what=f"Training report of {run.facts.get('experiment') or 'an experiment'}",
       badges=_badges(run), tiles=_tiles(run), metrics=_metrics(run), kind=kind,
-      num_corrupt=run.num_corrupt, curves=_curves(run), pictures=_pictures(run),
-      # The values that the user set: name, value and place, the command line first.
+      num_corrupt=run.num_corrupt, curves=_curves(run), films=_films(run),
+      # The user's settings: name, value and where it was set, the command line first.
       settings=sorted(run.facts.get("settings") or [], key=lambda row: not row[2].startswith("--")),
-      config=run.config, command=str(run.facts.get("command", "")),
+      networks=_networks(run), config=run.config, command=str(run.facts.get("command", "")),
       facts={name.replace("_", " "): _text(value) for name, value in run.facts.items()
              if name not in _ELSEWHERE and value not in (None, "", [], {})})
   path = run.folder / "report.html"
@@ -61,7 +62,7 @@ def _tiles(run: Run) -> dict[str, str]:
     tiles["training time"] = format_duration(timed[-1, 1])
     tiles["steps per second"] = f"{rate:.3g}"
     if batch := run.facts.get("global_batch_size"):
-      tiles["examples per second"] = format_number(rate * batch)
+      tiles["examples per second"] = format_number(rate * batch * run.facts.get("batches", 1))
   return tiles
 
 
@@ -74,26 +75,36 @@ def _metrics(run: Run) -> dict[str, list[float]]:
   return rows
 
 
-def _text(value: object) -> str:
-  if isinstance(value, dict):
-    return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
-  return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
-
-
-def _pictures(run: Run) -> list[pages.Picture]:
-  """The first and the last picture of the samples and of each other image, and some in between."""
-  found = []
-  for name, paths in {"": run.samples, **run.images}.items():
-    count = len(paths)
-    chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
-    found += [pages.picture(path, f"{name}{', ' if name else ''}step {step}")
-              for path in (paths[number] for number in chosen)
-              if (step := reader.step_of(path)) is not None]
+def _networks(run: Run) -> dict[str, list[tuple[str, str, int]]]:
+  """Returns each network's layers, as `training.networks` lists them: path, weights, parameters."""
+  found: dict[str, list[tuple[str, str, int]]] = {}
+  for network, layer, weights, parameters in run.facts.get("networks", []):
+    found.setdefault(network, []).append((layer, weights, parameters))
   return found
 
 
+def _text(value: object) -> str:
+  if isinstance(value, dict):
+    return listed([str(key) if item is None else f"{key} {_text(item)}"
+                   for key, item in value.items()], _MOST_ITEMS)
+  return listed(list(map(_text, value)), _MOST_ITEMS) if isinstance(value, list) else str(value)
+
+
+def _films(run: Run) -> list[list[pages.Picture]]:
+  """Returns the first, the last and some pictures in between, of the samples and each other image.
+  """
+  films = []
+  for name, paths in {"": run.samples, **run.images}.items():
+    count = len(paths)
+    chosen = np.linspace(0, count - 1, min(_MOST_PICTURES, count)).round().astype(int)
+    films.append([pages.picture(path, f"{name}{', ' if name else ''}step {step}")
+                  for path in (paths[number] for number in chosen)
+                  if (step := reader.step_of(path)) is not None])
+  return [film for film in films if film]
+
+
 def _curves(run: Run) -> dict[str, list[pages.Panel]]:
-  """The charts by the title of their horizontal axis; steps come first."""
+  """Returns the charts by the title of their x-axis; steps come first."""
   series = run.series()
   bands = {name: _band(name, series) for name in series}
   inside_others = {f"{name}_{end}" for name, band in bands.items() if band
@@ -114,7 +125,7 @@ def _curves(run: Run) -> dict[str, list[pages.Panel]]:
 
 
 def _band(name: str, series: Mapping[str, Series]) -> list[np.ndarray]:
-  """The values of `NAME_min` and `NAME_max` if both were logged with each of `NAME`, or none."""
+  """Returns the values of `NAME_min` and `NAME_max`; empty unless logged with every `NAME`."""
   ends = [series[f"{name}_{end}"] for end in ("min", "max") if f"{name}_{end}" in series]
   both = len(ends) == 2 and all(np.array_equal(at, series[name][0]) for at, _ in ends)
   return [values for _, values in ends] if both else []
@@ -124,10 +135,10 @@ def _band(name: str, series: Mapping[str, Series]) -> list[np.ndarray]:
 
 
 def show_report(workdir: str | os.PathLike, place: Place) -> None:
-  """Shows a short form of `report.html`: the losses, the evaluations and the newest picture."""
+  """Shows a short `report.html`: the losses, the evaluations and the latest picture."""
   run = reader.read(workdir)
   shown = {name: points for name, points in run.series().items() if name not in reader.TIMES
-           and (kind(name) == "evaluation" or "/" not in name)}
+           and (name.startswith(("eval/", "loss/")) or "/" not in name)}
   panels = [(pages.panel(name, [(steps, values)], (run.rows[0]["step"], run.rows[-1]["step"])),
              values[-1]) for name, (steps, values) in shown.items()]
   page = pages.render("notebook.html", panels=panels, pictures=[

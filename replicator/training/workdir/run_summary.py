@@ -13,17 +13,20 @@ _NVIDIA = pathlib.Path("/proc/driver/nvidia/gpus")  # The driver's list: a folde
 
 
 def lines(facts: Mapping[str, Any], data: str, networks: Mapping[str, int]) -> Iterator[str]:
-  """A line for each subject.
+  """Yields one line per subject.
 
-  They are about the `facts` of `run.json`, what the batches come from, and the number of trained
-  parameters of each of the `networks`.
+  The lines describe the `facts` of `run.json`, the source of the batches (`data`), and the number
+  of trained parameters of each network.
   """
   yield labeled("devices", _devices(facts["machine"]))
   replicas = f"{facts['num_replicas']} replica{'s' if facts['num_replicas'] != 1 else ''}"
   workers = f", {facts['num_workers']} workers" if facts["num_workers"] > 1 else ""
-  yield labeled("strategy", f"{facts['strategy']}, {replicas}{workers}, {facts['precision']}, "
+  xla = ", XLA" if facts.get("jit_compile") else ""
+  yield labeled("strategy", f"{facts['strategy']}, {replicas}{workers}, {facts['precision']}{xla}, "
                 f"seed {facts['seed']}")
-  yield labeled("data", f"{data}, batches of {facts['global_batch_size']}")
+  batches = f"{facts['batches']} batches of" if facts.get("batches", 1) > 1 else "batches of"
+  a_step = " in a step" if facts.get("batches", 1) > 1 else ""
+  yield labeled("data", f"{data}, {batches} {facts['global_batch_size']}{a_step}")
   if networks:
     counts = ", ".join(f"{name} {count:,}" for name, count in networks.items())
     yield labeled("networks", f"{counts} parameters")
@@ -43,7 +46,7 @@ def _devices(machine: Mapping[str, Any]) -> str:
 
 
 def gpus(driver: pathlib.Path = _NVIDIA) -> list[str]:
-  """The models of the NVIDIA GPUs of this machine, unless the user hides them."""
+  """Returns the models of this machine's NVIDIA GPUs, unless the user hides them."""
   if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
     return []
   texts = [path.read_text() for path in sorted(driver.glob("*/information"))]

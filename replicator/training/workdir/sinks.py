@@ -1,6 +1,7 @@
-"""The files of a workdir that hold what a run logs: `metrics.jsonl`, `samples/`, TensorBoard's."""
+"""The logs of a run: `metrics.jsonl`, `samples/`, TensorBoard's events, and `log.txt`."""
 
 import contextlib
+import datetime
 import io
 import json
 import math
@@ -16,11 +17,11 @@ from replicator.training.workdir.writer import Sink
 import numpy as np
 import tensorflow as tf
 
-_MAIN = "samples"  # The image of this name has no folder of its own in `samples/`.
+_MAIN = "samples"  # Images of this name go directly into `samples/`.
 
 
 class MetricsFile(Sink):
-  """`metrics.jsonl`: a JSON object for each step that has scalars."""
+  """`metrics.jsonl`: one JSON object for each step with scalars."""
 
   def __init__(self, workdir: pathlib.Path):
     self._path = workdir / "metrics.jsonl"
@@ -33,15 +34,33 @@ class MetricsFile(Sink):
 
   def sync(self) -> None:
     """Forces the lines to the disk; raises an OSError if that fails."""
-    with contextlib.suppress(FileNotFoundError):  # Nothing may be logged yet.
+    with contextlib.suppress(FileNotFoundError):  # Perhaps nothing is logged yet.
       atomic.to_disk(self._path)
 
   def take_back(self, step: int) -> None:
     """Drops the lines after `step`."""
     if self._path.exists():
-      kept = [line for line in self._path.read_text().splitlines()  # A crash may tear the last.
+      kept = [line for line in self._path.read_text().splitlines()  # A crash may truncate the last.
               if reader.object_in(line).get("step", math.inf) <= step]
       atomic.write_whole(self._path, "".join(line + "\n" for line in kept))
+
+
+class LogFile:
+  """`log.txt`: the output of all starts of a run. Ignores a full disk, which others report."""
+
+  def __init__(self, workdir: pathlib.Path):
+    self._path = workdir / "log.txt"
+
+  def write(self, line: str) -> None:
+    """Appends a line."""
+    with (contextlib.suppress(OSError),
+          self._path.open("a", encoding="utf-8", errors="backslashreplace") as file):
+      file.write(f"{line}\n")
+
+  def begin(self, command: str) -> None:
+    """Appends the current time and the command."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    self.write(f"--- {now:%Y-%m-%d %H:%M:%S} UTC: {command}")
 
 
 class SampleFiles(Sink):
@@ -51,7 +70,7 @@ class SampleFiles(Sink):
     self._folder = workdir / "samples"
 
   def images(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-    """Writes a file for each image."""
+    """Writes one file per image."""
     from PIL import Image
     for name, pixels in values.items():
       file = io.BytesIO()
@@ -68,15 +87,15 @@ class SampleFiles(Sink):
 
 
 class TensorBoard(Sink):
-  """TensorBoard's event files, which hold everything."""
+  """TensorBoard's event files, which contain everything."""
 
   def __init__(self, workdir: pathlib.Path):
     self._events = tf.summary.create_file_writer(str(workdir))
 
   @contextlib.contextmanager
   def as_default(self, step: int | tf.Tensor) -> Iterator[None]:
-    """In the body, `tf.summary` writes here, as of this step unless it names another one."""
-    # TensorFlow flushes the file at the end, in a compiled step at every step: not here.
+    """Makes `tf.summary` write here while the body runs; `step` is the default step."""
+    # Turns off TensorFlow's flush at the end, which a compiled step would do at every step.
     flush, self._events.flush = self._events.flush, lambda: None
     try:
       with self._events.as_default(step):
@@ -85,10 +104,10 @@ class TensorBoard(Sink):
       self._events.flush = flush
 
   def scalars(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes the scalars; those without a slash go to the group `train`."""
+    """Writes the scalars; names without a slash go to the group `train`."""
     with self._events.as_default(step), np.errstate(over="ignore"):
       for name, value in values.items():
-        if name != "seconds":  # It holds float32, and refuses a larger number.
+        if name != "seconds":  # TensorBoard stores float32, and rejects larger numbers.
           tf.summary.scalar(name if "/" in name else f"train/{name}", np.float32(value))
     self._events.flush()
 
@@ -110,8 +129,15 @@ class TensorBoard(Sink):
       for name, text in values.items():
         tf.summary.text(name, text)
 
+  def hyperparameters(self, values: Mapping[str, bool | float | str]) -> None:
+    """Writes the values for the HParams tab, which groups runs with equal values."""
+    from tensorboard.plugins.hparams import summary_v2
+    with self._events.as_default(0):
+      tf.summary.experimental.write_raw_pb(
+          summary_v2.hparams_pb(dict(values)).SerializeToString(), step=0)
+
   def take_back(self, step: int) -> None:
-    """Makes TensorBoard ignore earlier events of the steps after `step`."""
+    """Makes TensorBoard ignore the events written so far for steps after `step`."""
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     event = tf.compat.v1.Event(step=step + 1, wall_time=time.time(), session_log=start)
     tf.raw_ops.ImportEvent(writer=handle(self._events), event=event.SerializeToString())

@@ -1,4 +1,4 @@
-"""`Writer`: what a run logs goes through it, to the files of the workdir and to trackers."""
+"""`Writer`: sends everything a run logs to the files of the workdir and to trackers."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
@@ -14,34 +14,35 @@ RESERVED = ("step", "seconds")  # Columns of each line.
 
 
 class Sink:
-  """Where a `Writer` writes; override what you keep. `step` never falls, but after `take_back`."""
+  """A destination of a `Writer`; override what you need. `step` decreases only after `take_back`.
+  """
 
   def scalars(self, step: int, values: Mapping[str, float]) -> None:
-    """The line of a step: "seconds", and all scalars of this step by name."""
+    """Gets the line of a step: "seconds", and all scalars of this step, by name."""
 
   def images(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-    """Images, uint8 `[h, w, 3]`, by name."""
+    """Gets images, uint8 `[h, w, 3]`, by name."""
 
   def histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-    """The values of each histogram, float64 `[n]`, by name."""
+    """Gets the values of each histogram, float64 `[n]`, by name."""
 
   def text(self, step: int, values: Mapping[str, str]) -> None:
-    """Texts by name."""
+    """Gets texts by name."""
 
   def take_back(self, step: int) -> None:
-    """The run goes on from `step`: what was written after it comes again."""
+    """Drops what was written after `step`; the run continues from there and writes it again."""
 
 
 class Writer:
-  """Writes scalars, images, histograms and texts of a run; a callback has it as `run.writer`.
+  """The writer of a run's scalars, images, histograms and texts; callbacks use `run.writer`.
 
       run.writer.scalars(run.step, {"weight_norm": norm})
 
-  TensorBoard gets everything, `metrics.jsonl` the scalars, `samples/` and the report the images,
-  and trackers everything. All scalars of a step make one line, which is written when the callbacks
-  have returned. On workers other than the chief it checks its input, and writes nothing.
+  TensorBoard and trackers get everything, `metrics.jsonl` the scalars, `samples/` and the report
+  the images. All scalars of a step form one line, which is written after the callbacks return. On
+  workers other than the chief, it checks its input but writes nothing.
 
-  `seconds` is a function of the training time so far, a column of each line.
+  `seconds` returns the training time so far, which is a column of each line.
   """
 
   def __init__(self, sinks: Iterable[Sink] = (), seconds: Callable[[], float] = lambda: 0.0):
@@ -49,18 +50,18 @@ class Writer:
     self._seconds = seconds
     self._step = -1
     self._row: dict[str, float] = {}
-    self._is_flushed = False  # Whether the line of this step is written.
+    self._is_flushed = False  # Whether this step's line has been written.
     self._written: set[tuple[str, str]] = set()  # (kind, name) of this step.
 
   def add(self, sink: Sink) -> None:
-    """Writes to a further sink from now on."""
+    """Adds a sink, which gets everything written from now on."""
     self._sinks.append(sink)
 
   def scalars(self, step: int, values: Mapping[str, float]) -> None:
     """Adds numbers by name to the line of a step; a slash in a name groups the charts.
 
-    Raises a UsageError if a value is not one number, or this step has the name already; and, as the
-    other methods, if a later step was written before.
+    Raises a UsageError if a value is not a single number, or the name is already used in this step.
+    Like the other methods, also raises one if a later step was already written.
     """
     found = self._checked("scalars", step, values, checked_scalar)
     if found and self._is_flushed:
@@ -71,35 +72,35 @@ class Writer:
   def images(self, step: int, values: Mapping[str, np.ndarray]) -> None:
     """Writes images by name: `[h, w]`, `[h, w, 1]` or `[h, w, 3]`, uint8 or floats from 0 to 1.
 
-    `samples/NAME/step-NNNNNNNN.png` are the files; for the name 'samples' there is no folder.
-    Raises a UsageError if a value is no such image, or this step has the name already.
+    The files are `samples/NAME/step-NNNNNNNN.png`; the name 'samples' has no folder of its own.
+    Raises a UsageError if a value is not an image, or the name is already used in this step.
     """
     self._send("images", step, self._checked("images", step, values, checked_image))
 
   def histograms(self, step: int, values: Mapping[str, Any]) -> None:
-    """Writes the values of arrays of any shape by name; those that are not finite are left out.
+    """Writes the values of arrays of any shape by name; skips values that are not finite.
 
-    Raises a UsageError if a value is no array of numbers, or this step has the name already.
+    Raises a UsageError if a value is not a numeric array, or the name is already used in this step.
     """
     found = self._checked("histograms", step, values, checked_histogram)
     self._send("histograms", step, {name: x for name, x in found.items() if len(x)})
 
   def text(self, step: int, values: Mapping[str, str]) -> None:
-    """Writes texts by name; UsageError: a value is no string, or this step has the name already."""
+    """Writes texts by name; raises a UsageError for a non-string, or a name used in this step."""
     self._send("text", step, self._checked("text", step, values, _checked_text))
 
   def line(self, step: int) -> dict[str, float]:
-    """The scalars of a step, which is the newest that was written; else none."""
+    """Returns the scalars of a step if it is the latest one; otherwise, an empty dict."""
     return dict(self._row) if step == self._step else {}
 
   def flush(self) -> None:
-    """Writes the line of the present step, if it has scalars that are not written."""
+    """Writes the line of the current step, if it has unwritten scalars."""
     if self._row and not self._is_flushed:
       self._is_flushed = True
       self._send("scalars", self._step, {"seconds": round(self._seconds(), 3), **self._row})
 
   def take_back(self, step: int) -> None:
-    """Drops what was written after `step`, because the run goes on from there."""
+    """Drops what was written after `step`, because the run continues from there."""
     self._step, self._row, self._is_flushed, self._written = -1, {}, False, set()
     for sink in self._sinks:
       sink.take_back(step)
@@ -138,7 +139,7 @@ def _check_name(where: str, name: Any) -> None:
 
 
 def checked_scalar(where: str, name: Any, value: Any) -> float:
-  """A scalar as a float; `where` it was written stands in the UsageError if it is none."""
+  """Returns a scalar as a float; raises a UsageError that begins with `where` if it is not one."""
   if isinstance(name, str) and name not in RESERVED and not isinstance(value, str | bytes):
     with contextlib.suppress(TypeError, ValueError):
       if np.ndim(value) == 0:
@@ -149,7 +150,10 @@ def checked_scalar(where: str, name: Any, value: Any) -> float:
 
 
 def checked_image(where: str, name: Any, value: Any) -> np.ndarray:
-  """An image as uint8 `[h, w, 3]`; UsageError: it is none, or beyond [0, 1] if it has floats."""
+  """Returns an image as uint8 `[h, w, 3]`.
+
+  Raises a UsageError if it is not an image, or if its floats are outside [0, 1].
+  """
   _check_name(where, name)
   pixels = np.asarray(value)
   is_shaped = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3))
@@ -166,7 +170,7 @@ def checked_image(where: str, name: Any, value: Any) -> np.ndarray:
 
 
 def checked_histogram(where: str, name: Any, value: Any) -> np.ndarray:
-  """The finite values of an array, float64 `[n]`; UsageError: it is no array of numbers."""
+  """Returns an array's finite values, float64 `[n]`; raises a UsageError if it is not numeric."""
   _check_name(where, name)
   array = np.asarray(value)
   if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":

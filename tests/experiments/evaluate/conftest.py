@@ -37,7 +37,13 @@ def place(tmp_path_factory):
     (place / name).mkdir()
     save(place / name / "cat", fake[:16])
     save(place / name / other, fake[16:])
-  np.savez(place / "missing.npz", images=fake, labels=np.ones(COUNT, np.int64))
+  names = np.array(["cat", "dog"])
+  np.savez(place / "missing.npz", images=fake, labels=np.repeat("cat", COUNT))
+  np.savez(place / "numbers.npz", images=fake, labels=np.arange(COUNT) % 2)
+  np.savez(place / "shares.npz", images=np.tile(fake, [20, 1, 1, 1]),
+           labels=names[np.minimum(np.arange(20 * COUNT) % 10, 1)])
+  unlisted = save(place / "unlisted", fake)
+  (unlisted / "dataset.json").write_text(json.dumps({"labels": [["000.png", 0]]}))
   (place / "empty").mkdir()
   (place / "file.txt").write_text("a text")
   for name in ("run", "agent"):
@@ -70,7 +76,7 @@ def run(place, monkeypatch, capsys, tmp_path):
   for name in ("enable_op_determinism", "enable_tensor_float_32_execution"):
     monkeypatch.setattr(evaluate.tf.config.experimental, name, lambda *arguments: None)
   monkeypatch.setattr(load, "load_run", lambda run, *others: (
-      types.SimpleNamespace(module=Gan() if run == "run" else object()), 20))
+      types.SimpleNamespace(module=Gan() if run == "run" else object(), inputs=None), 20))
 
   def run(words: str) -> tuple[int, str, str]:
     status = evaluate.main([f"--cache={tmp_path / 'cache'}", *words.split()])

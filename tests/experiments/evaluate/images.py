@@ -31,7 +31,7 @@ class Colors:
 
 
 class Gan:
-  """A GAN of noise: its images are what its codes are."""
+  """A GAN of noise: its images are what its latents are."""
 
   latent_dim = 8 * 8 * 3
   num_classes = 0

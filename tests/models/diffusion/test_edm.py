@@ -52,14 +52,15 @@ def test_samples_of_the_closed_form_are_measured_as_the_data(float64):
   found = PointEvaluator(mixture, "none")(Sampler())
   assert found.images["samples"].shape == (256, 256, 3) and found.images["samples"].max() == 255
   for scalars in found.scalars, mixture.measure(mixture.draw(2000)):
-    assert scalars["modes"] == 8
-    assert scalars["within"] == pytest.approx(0.989, abs=0.01)
-    assert scalars["largest_share"] == pytest.approx(0.125, abs=0.03)
-    assert scalars["spread"] == pytest.approx(1.0, abs=0.05)
+    assert scalars["modes_covered"] == 8
+    assert scalars["high_quality_samples"] == pytest.approx(0.989, abs=0.01)
+    assert scalars["largest_mode_share"] == pytest.approx(0.125, abs=0.03)
+    assert scalars["relative_std"] == pytest.approx(1.0, abs=0.05)
   ring = np.stack([np.cos(angles := DRAW.uniform(0, 2 * np.pi, 2000)), np.sin(angles)], 1)
-  assert mixture.measure(ring)["within"] < 0.5
+  assert mixture.measure(ring)["high_quality_samples"] < 0.5
   lost = mixture.measure(np.repeat(mixture.means[:3], 10, 0))
-  assert lost == {"modes": 3, "within": 1, "largest_share": pytest.approx(1 / 3), "spread": 0}
+  assert lost == {"modes_covered": 3, "high_quality_samples": 1,
+                  "largest_mode_share": pytest.approx(1 / 3), "relative_std": 0}
 
 
 def test_the_network_depends_on_all_that_it_gets_and_keeps_the_shape(float64):

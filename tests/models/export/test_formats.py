@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-CODE, IMAGE = Values("z", (8,), "float32", "codes"), Values("image", (8, 8, 3), "float32", "images")
+LATENT = Values("z", (8,), "float32", "latents")
+IMAGE = Values("image", (8, 8, 3), "float32", "images")
 LABEL = Values("label", (), "int32", "classes", 0, 2)
 OBSERVATION = Values("observation", (5,), "float32", "numbers")
 PIXELS = Values("observation", (36, 36, 3), "uint8", "frames", 0, 255)
@@ -29,22 +30,23 @@ def stock(*others):
 
 SLOW = pytest.mark.slow
 NETWORKS = {  # A network, and the arguments that it takes.
-    "SNGAN": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02, num_classes=3), [CODE, LABEL]),
+    "SNGAN": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02, num_classes=3), [LATENT, LABEL]),
     "policy": (lambda: Policy((5,), 2, (8, 8)), [OBSERVATION]),
     "stock upsampling": (lambda: stock(
         layers.UpSampling2D(2), layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(),
         layers.ReLU(), layers.UpSampling2D(2, interpolation="bilinear"),
-        layers.Conv2D(3, 3, padding="same", activation="tanh")), [CODE]),
+        layers.Conv2D(3, 3, padding="same", activation="tanh")), [LATENT]),
     "stock transposed convolution": (lambda: stock(
         layers.Conv2DTranspose(6, 4, 2, padding="same"), layers.BatchNormalization(),
-        layers.LeakyReLU(0.2), layers.Conv2DTranspose(3, 5, 3, activation="tanh")), [CODE]),
-    "SNGAN without classes": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02), [CODE]),
+        layers.LeakyReLU(0.2), layers.Conv2DTranspose(3, 5, 3, activation="tanh")), [LATENT]),
+    "SNGAN without classes": (lambda: sngan.SNGANGenerator(8, 3, 8, 0.02), [LATENT]),
     "SNGAN's encoder": (lambda: sngan.Encoder(8, 3, 8, 0.04), [IMAGE]),
-    "BigGAN": (lambda: biggan.BigGANGenerator(8, 3, 8, 3, 4, 4, attention=8), [CODE, LABEL]),
+    "BigGAN": (lambda: biggan.BigGANGenerator(8, 3, 8, 3, 4, 4, attention=8), [LATENT, LABEL]),
     "BigGAN-deep": (
-        lambda: biggan_deep.BigGANDeepGenerator(8, 3, 8, 3, 4, 4, leak=0.2), [CODE, LABEL]),
-    "DCGAN": (lambda: dcgan.DCGANGenerator(8, 3, 8, 3, 4), [CODE, LABEL]),
-    "R3GAN": (lambda: r3gan.R3GANGenerator(8, 3, 8, 3, (8, 8), (2, 2), 1), [CODE, LABEL]),
+        lambda: biggan_deep.BigGANDeepGenerator(8, 3, 8, 3, 4, 4, negative_slope=0.2), [LATENT,
+                                                                                        LABEL]),
+    "DCGAN": (lambda: dcgan.DCGANGenerator(8, 3, 8, 3, 4), [LATENT, LABEL]),
+    "R3GAN": (lambda: r3gan.R3GANGenerator(8, 3, 8, 3, (8, 8), (2, 2), 1), [LATENT, LABEL]),
     "BigBiGAN's encoder": (lambda: bigbigan.BigBiGANEncoder(8, 3, 8, 4, 8, 2), [IMAGE]),
     "policy of pixels": (lambda: Policy((36, 36, 3), 2, (8, 8)), [PIXELS])}
 QUICK = list(NETWORKS)[:3]
@@ -74,7 +76,7 @@ def test_files_compute_the_same_for_any_number_of_examples(name, tmp_path):
 
   def function(*given):
     result = network(*given)
-    return result.mean if isinstance(result, bigbigan.CodeDistribution) else result
+    return result.mean if isinstance(result, bigbigan.LatentDistribution) else result
 
   whole = exported(function, inputs)
   for path in formats.write(whole, list(formats.SUFFIXES), tmp_path):
@@ -87,14 +89,14 @@ def test_files_compute_the_same_for_any_number_of_examples(name, tmp_path):
 
 
 def test_values_of_each_example_fit_any_number_of_examples(tmp_path):
-  whole = exported(lambda z: z + tf.ones([tf.shape(z)[0], 8]), [CODE])
+  whole = exported(lambda z: z + tf.ones([tf.shape(z)[0], 8]), [LATENT])
   for path in formats.write(whole, list(formats.SUFFIXES), tmp_path):
     for z in (whole.example(1)[0], whole.example(4)[0]):
       np.testing.assert_allclose(loading.LOADERS[path.suffix](str(path), {"z": z}), z + 1)
 
 
 def test_onnx_computes_the_gelu_of_keras(tmp_path):
-  whole = exported(keras.activations.gelu, [CODE])
+  whole = exported(keras.activations.gelu, [LATENT])
   [path] = formats.write(whole, ["onnx"], tmp_path)
   [z] = whole.example(3)
   np.testing.assert_allclose(loading.of_onnx(str(path), {"z": z}), keras.activations.gelu(z),
@@ -118,7 +120,7 @@ def test_blocks_of_any_size_are_repeated_and_divided(tmp_path):
         orig_input_shape=[tf.shape(z)[0], 5, 5, 2], grad=tf.reshape(z, [-1, 2, 2, 2]),
         ksize=[1, 3, 3, 1], strides=[1, 2, 2, 1], padding="VALID"), "No Op registered for Avg")])
 def test_what_onnx_does_not_have_is_named(function, words, tmp_path, capfd):
-  whole = exported(function, [CODE])
+  whole = exported(function, [LATENT])
   assert formats.write(whole, ["savedmodel"], tmp_path) == [tmp_path / "network"]
   capfd.readouterr()
   line = refusal(formats.write, whole, ["onnx"], tmp_path)
@@ -130,7 +132,7 @@ def test_what_onnx_does_not_have_is_named(function, words, tmp_path, capfd):
 def test_a_frozen_graph_has_constants_for_what_depends_on_no_argument():
   scale, kernel = tf.Variable([2.0]), tf.Variable(tf.eye(8))
   compiled = tf.function(lambda z: z @ tf.linalg.inv(kernel * tf.exp(scale)), autograph=False)
-  graph = FrozenGraph(compiled, [CODE.spec])
+  graph = FrozenGraph(compiled, [LATENT.spec])
   assert [operation.type for operation in graph.operations[:1]] == ["MatMul"]
   [found] = [value for value in graph.constants.values() if value.shape == (8, 8)]
   np.testing.assert_allclose(found, np.eye(8) / np.exp(2.0), rtol=1e-6)

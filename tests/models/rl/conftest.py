@@ -18,12 +18,14 @@ class Scripted(gymnasium.Env):
       exception to raise, or `(first number of the observation, reward)` to return.
     drifts: whether an episode depends on earlier ones.
     bound: actions are in [-1, bound].
+    info: the info of a step, by its number in the episode.
   """
 
   def __init__(self, log: list, length: int = 7, failures: dict | None = None,
-               drifts: bool = False, bound: float = 3.0):
+               drifts: bool = False, bound: float = 3.0, info: dict | None = None):
     log.append("made")
     self._log, self._length, self._failures, self._drifts = log, length, failures or {}, drifts
+    self._info = info or {}
     box = gymnasium.spaces.Box
     self.observation_space = gymnasium.spaces.Dict({
         "a": box(-np.inf, np.inf, [], np.float64), "b": box(-np.inf, np.inf, [2], np.float64)})
@@ -42,7 +44,8 @@ class Scripted(gymnasium.Env):
     failure = self._failure()
     if failure:
       return {"a": np.float64(failure[0]), "b": np.zeros(2)}, failure[1], False, False, {}
-    return self._observation(action[0]), float(action[0]), self._step == self._length, False, {}
+    return (self._observation(action[0]), float(action[0]), self._step == self._length, False,
+            self._info.get(self._step, {}))
 
   def close(self) -> None:
     self._log.append("closed")

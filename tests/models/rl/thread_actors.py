@@ -89,7 +89,8 @@ class Learner:
     self.weight = tf.Variable(0.0)
     self.warnings, self.rows, self.batches, self.seen = [], [], [], 0
     environments = types.SimpleNamespace(
-        number=number, observation_shape=(2,), observation_dtype="float32", action_size=1)
+        number=number, observation_shape=(2,), observation_dtype="float32", action_size=1,
+        frames_per_step=1)
     environments.like = lambda k: types.SimpleNamespace(number=k)
     self.pool = ActorPool(environments, self, self, processes, seed=1, warn=self.warn,
                           **{"steps_per_order": 5, "exploration": Exploration(0), **settings})
@@ -107,6 +108,7 @@ class Learner:
 
   def update(self, observations):
     self.seen += len(observations)
+    return []
 
   def collect(self, until, step):
     """Collects once; returns the timesteps that were inserted."""

@@ -134,6 +134,15 @@ def test_labels_of_a_folder_are_those_of_a_file(photos, tmp_path, capsys):
                                         for name in sorted(names)]
 
 
+def test_a_setting_of_the_data_counts(photos, tmp_path, capsys):
+  names = [str(file.relative_to(photos)) for file in photos.rglob("*.*")]
+  table = tmp_path / "labels.csv"
+  table.write_text("".join(f"{name},{name[-3:]}\n" for name in names))
+  status, [line], error = run(capsys, photos, tmp_path / "out", "--shards=1",
+                              f"--gin_param=ImageFolder.labels = '{table}'")
+  assert status == 0 and "11 images of 3 classes" in line, error
+
+
 def test_only_one_process_converts_to_a_folder(photos, tmp_path, capsys):
   refused = []
 

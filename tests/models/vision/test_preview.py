@@ -15,7 +15,7 @@ from replicator.training.inputs.pipeline import pipeline
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 
 def picture(seed, width=48, height=32):
@@ -89,7 +89,7 @@ def embedded(text):
 
 def test_the_page_shows_its_classes_and_the_first_batch_of_a_training(photos, tmp_path, capsys):
   text, _ = page_of(capsys, tmp_path, photos, "--resolution=20")
-  assert not re.findall(r"(?:src|href)=\"(?!data:)|url\((?!#)|<script", text)
+  assert not re.findall(r"(?:src|href)=\"(?!data:)|url\((?!#)|<script\s", text)
   assert "5 warnings" not in text and "4 warnings" in text and "<td>image file is trunc" in text
   classes, _, batch = text.partition("A batch, as")
   of_cats, _, of_dogs = classes.partition('<h3><span title="dog">')
@@ -98,8 +98,8 @@ def test_the_page_shows_its_classes_and_the_first_batch_of_a_training(photos, tm
       "dog/a_cat.png", "dog/first.png", "dog/large.jpg"]
   folder, shown = ImageFolder(str(photos), 20, "skip", memory_limit=0), list(embedded(batch))
   for source in (folder, Augmented(lambda: folder)):
-    of_run = next(pipeline(source, InputContext(24)).as_numpy_iterator())
-    some, shown = shown[:24], shown[24:]
+    of_run = next(pipeline(source, InputContext(10)).as_numpy_iterator())  # As many as there are.
+    some, shown = shown[:10], shown[10:]
     np.testing.assert_array_equal(np.stack([pixels for _, pixels in some]), of_run["image"])
     assert [caption for caption, _ in some] == [("cat", "dog")[i] for i in of_run["label"]]
   assert not shown
@@ -132,7 +132,7 @@ def test_a_turned_photo_has_the_size_that_a_person_sees_and_no_fault(tmp_path, c
     (["digits", "--out=no/where.html"], "--out=no/where.html: no is no folder"),
     (["digits", "--resolution=64"], "--resolution=64: the images of digits have 8 px"),
     (["digits", "--gin_param=ImageFolder.resolution = 8"],
-     '--gin_param="ImageFolder.resolution = 8": a preview uses bindings of Augmentation alone'),
+     "--gin_param: ImageFolder.resolution is never used"),
     (["digits", "--gin_param=Augmentation.hue = 3.0"],
      "Augmentation.hue = 3.0: must be in [0, 0.5]"),
     ([], "command line: the following arguments are required: DATA"),
@@ -149,3 +149,51 @@ def test_a_folder_without_a_readable_image_is_refused(tmp_path, capsys):
   assert (status, error) == (
       2, f"error: {tmp_path}: none of 1 images can be read, such as a/1.png (its content is not "
          "that of an image)")
+
+
+def test_what_a_person_must_know_is_at_the_top(tmp_path, capsys):
+  for name in ("cat", "dog"):
+    (tmp_path / "in" / name).mkdir(parents=True)
+  for seed in range(3):
+    picture(seed, 24, 24).save(tmp_path / "in" / "cat" / f"{seed}.png")
+    (tmp_path / "in" / "dog" / f"{seed}.heic").write_bytes(b"of a telephone")
+  levels = np.random.default_rng(0).integers(0, 2 ** 12, [240, 240], np.uint16)
+  Image.fromarray(levels).save(tmp_path / "in" / "dog" / "12_bits.png")
+  (tmp_path / "in" / "cat" / "gone.png").symlink_to("/nowhere.png")
+  text, shown = page_of(capsys, tmp_path, tmp_path / "in", "--resolution=240")
+  path = tmp_path / "in"
+  assert shown[1:] == [
+      f"warning: {path}: classes lose most of their files: dog 3 of 4 (files that are no images: "
+      ".heic), such as dog/0.heic. A training stops there, unless on_error = 'skip'.",
+      f"warning: {path}: 1 left out: links to nothing, such as cat/gone.png.",
+      f"warning: {path}: 3 left out: files that are no images: .heic, such as dog/0.heic.",
+      "warning: 1 image is nearly black, with no level above 15 of 255: dog/12_bits.png. Files of "
+      "16 bits keep their upper 8: multiply 10 bits by 64, 12 by 16, 14 by 4, and save them again.",
+      "warning: 3 images are much smaller than the 240 px of a training, which enlarges them up to "
+      "10.0 times: cat/0.png, cat/1.png, cat/2.png.",
+      "warning: 2 sizes, the shorter side from 24 to 240 px. A training gets center squares, "
+      "without 0 % of the median image."]
+  top, _, _ = text.partition("Classes")
+  assert all(line.removeprefix("warning: ") in html.unescape(top) for line in shown[1:])
+
+
+def test_a_setting_of_the_data_counts(tmp_path, capsys):
+  (tmp_path / "in").mkdir()
+  for seed in range(3):
+    picture(seed).save(tmp_path / "in" / f"{seed}.png")
+  (tmp_path / "in" / "a.csv").write_text("0.png,cat\n1.png,dog\n2.png,dog\n")
+  text, [line, *_] = page_of(capsys, tmp_path, tmp_path / "in",
+                             "--gin_param=ImageFolder.labels = 'a.csv'",
+                             "--gin_param=Augmentation.flip = 0.0")
+  assert "3 images of 2 classes" in line and "dog" in text
+  assert "data = @Augmented, Augmentation.flip = 0.0<" in text
+
+
+def test_each_file_is_decoded_a_few_times(tmp_path, capsys, monkeypatch):
+  (tmp_path / "in" / "a").mkdir(parents=True)
+  picture(0).save(tmp_path / "in" / "a" / "0.png")
+  load, loaded = PngImagePlugin.PngImageFile.load_end, []
+  monkeypatch.setattr(PngImagePlugin.PngImageFile, "load_end",
+                      lambda image: loaded.append(image) or load(image))
+  page_of(capsys, tmp_path, tmp_path / "in")
+  assert len(loaded) <= 4  # To look, for its class, for a batch, and for one that is augmented.

@@ -8,9 +8,12 @@ import zipfile
 
 from models.vision import convert, sources
 from models.vision.builtin.shapes import Shapes
-from models.vision.images.image_source import read
+from models.vision.images.image_source import Subset, classes_of, labels_of, read
 from models.vision.images.write import png
 from models.vision.sources import TFDS, EncodedExamples, HuggingFace, ImageArrays, ImageFolder
+from replicator.app import config
+from replicator.configuration import operative
+from tests.programs import tfds_data
 from tests.programs.refusals import refusal
 
 import numpy as np
@@ -70,17 +73,7 @@ def shards(root):
 
 
 def data_set_of_tfds(root):
-  tfds = pytest.importorskip("tensorflow_datasets")
-  pytest.importorskip("array_record")
-  features = tfds.features.FeaturesDict({
-      "image": tfds.features.Image(shape=(None, None, 3), encoding_format="png"),
-      "label": tfds.features.ClassLabel(names=list(NAMES))})
-  tfds.dataset_builders.store_as_tfds_dataset(
-      "pets", "1.0.0", features=features, data_dir=str(root), file_format="array_record",
-      disable_shuffling=True, split_datasets={
-          "train": [(i, {"image": image, "label": label})
-                    for i, (image, label) in enumerate(zip(IMAGES, LABELS.tolist(), strict=True))]})
-  tfds.core.add_data_dir(str(root))
+  tfds_data.write_labeled("pets", root, IMAGES, (LABELS, NAMES))
   return "tfds:pets", lambda limit: TFDS("pets", 8, data_dir=str(root), memory_limit=limit)
 
 
@@ -91,8 +84,10 @@ def data_set_of_hugging_face(root):
             {"bytes": None, "path": str(root / "4.png")}]  # In a file of its own.
   features = datasets.Features({
       "image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES)),
-      "size": datasets.Value("int32"), "share": datasets.Value("float32")})
-  rows = {"image": images, "label": LABELS.tolist(), "size": [3, 1, 0, 1, 2], "share": [0.5] * 5}
+      "size": datasets.Value("int32"), "share": datasets.Value("float32"),
+      "breed": datasets.Value("string"), "young": datasets.Value("bool")})
+  rows = {"image": images, "label": LABELS.tolist(), "size": [3, 1, 0, 1, 2], "share": [0.5] * 5,
+          "breed": ["siamese", *["collie"] * 4], "young": [False, True, True, False, True]}
   data = datasets.Dataset.from_dict(rows, features=features)
   datasets.DatasetDict({"train": data, "test": data.select([3])}).save_to_disk(str(root / "pets"))
   data.save_to_disk(str(root / "one"))
@@ -141,6 +136,15 @@ def test_a_source_tells_its_examples_from_others(make, tmp_path, monkeypatch):
   assert digest("another label") != first
 
 
+def test_the_label_of_every_example_and_the_sizes_of_classes_are_known(made):
+  source = made[1](0)
+  assert source.labels.tolist() == labels_of(source).tolist() == LABELS.tolist()
+  assert classes_of(source).counts == (2, 1, 2)
+  part = Subset(source, ORDER)
+  assert part.labels.tolist() == LABELS[ORDER].tolist()
+  assert part.summary() == {"classes": dict(zip(source.class_names, (2, 0, 2), strict=True))}
+
+
 def test_what_a_command_names_is_converted(made, tmp_path):
   assert convert.main([made[0], str(tmp_path / "out"), "--shards=2", "--resolution=8"]) == 0
   source = sources.TFRecords(str(tmp_path / "out"))
@@ -167,12 +171,21 @@ def test_a_split_and_a_column_of_hugging_face_are_named_or_refused(tmp_path, mon
   assert HuggingFace(pets, 8, split="test").size == 1
   assert HuggingFace(str(tmp_path / "one"), 8).size == 5  # A data set without splits.
   assert HuggingFace(pets, 8, label="size").class_names == ("0", "1", "2", "3")
+  assert HuggingFace(pets, 8, label="breed").class_names == ("collie", "siamese")
+  assert HuggingFace(pets, 8, label="young").labels.tolist() == [0, 1, 1, 0, 1]
+  assert HuggingFace(pets, 8, label=None).class_names == ("all",)
   for settings, line in [
-      ({"label": "breed"}, f"no such column in {pets}; it has: image, label, size, share"),
+      ({"label": "bred"}, f"no such column in {pets}; it has: image, label, size, share, breed, "
+                          "young; write None if images have no classes"),
       ({"image": "label"}, f"HuggingFace.image = 'label': is no column of images in {pets}"),
-      ({"label": "share"}, "HuggingFace.label = 'share': is no column of numbers of classes in"),
+      ({"label": "share"}, f"HuggingFace.label = 'share' of {pets}: has '0.5', which is no class"),
       ({"split": "validation"}, f"path = '{pets}': 'validation' cannot be opened (")]:
     assert line in line_of(pets, 8, **settings)
+  opened = sources.open_encoded(f"hf:{pets}@test,label=breed")
+  assert (opened.labels.tolist(), opened.class_names) == ([0], ("collie",))
+  assert sources.open_encoded(f"hf:{pets},label=").class_names == ("all",)
+  assert "'lable=breed' is no column; write image=COLUMN or label=COLUMN" in refusal(
+      sources.open_encoded, f"hf:{pets},lable=breed")
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
   assert "nowhere': 'train' cannot be opened (" in line_of(str(tmp_path / "nowhere"), 8)
 
@@ -181,9 +194,38 @@ def test_a_split_and_a_feature_of_tfds_are_named_or_refused(tmp_path):
   data_set_of_tfds(tmp_path)
   line_of = functools.partial(refusal, TFDS, resolution=8, data_dir=str(tmp_path))
   assert TFDS("pets", 8, split="train[:40%]", data_dir=str(tmp_path)).size == 2
+  assert TFDS("pets", 8, label=None, data_dir=str(tmp_path)).class_names == ("all",)
   assert "breed': no such feature in pets; it has: image, label" in line_of("pets", label="breed")
   assert line_of("pats").startswith("TFDS.name = 'pats': cannot be opened (")
   assert line_of("pets", split="test").startswith("TFDS.name = 'pets': cannot be opened (")
+
+
+def test_a_command_takes_settings_of_the_data(tmp_path):
+  data_set_of_hugging_face(tmp_path)
+  path = f"hf:{tmp_path / 'pets'}"
+  assert sources.open_encoded(path).class_names == NAMES
+  config.parse([], ["HuggingFace.label = 'size'"])
+  assert sources.open_encoded(path).class_names == ("0", "1", "2", "3")
+  operative.check_all_used()
+
+
+def test_a_feature_inside_another_one_is_a_class(tmp_path):
+  tfds = pytest.importorskip("tensorflow_datasets")
+  smiles = [True, False, False, True, True]
+  tfds_data.write(
+      "faces", tmp_path, IMAGES,
+      {"attributes": {"Male": np.bool_, "Smiling": np.bool_},
+       "boxes": tfds.features.Sequence(np.int64)},
+      {"attributes": [{"Male": True, "Smiling": smile} for smile in smiles], "boxes": [[1, 2]] * 5})
+  made = functools.partial(TFDS, "faces", 8, data_dir=str(tmp_path))
+  _, labels = read(made(label="attributes/Smiling"), np.arange(5))
+  assert labels.tolist() == smiles
+  for label, line in [
+      ("attributes", "has several features in faces; write one of: attributes/Male, attributes/Sm"),
+      ("attributes/Old", "no such feature in faces; it has: attributes/Male, attributes/Smiling"),
+      ("boxes", "is no class in faces, but has the shape (None,); write one of: attributes, boxes"),
+      ("breed", "no such feature in faces; it has: attributes, boxes, image")]:
+    assert line in refusal(made, label=label)
 
 
 @pytest.mark.parametrize("source, package, line", [

@@ -7,7 +7,8 @@ import sys
 
 from replicator import UsageError
 from replicator.errors import Preempted
-from replicator.training.checkpoints import saver
+from replicator.training import from_step, settings
+from replicator.training.checkpoints import partial
 from replicator.training.workdir import claim, lock
 from tests.programs import two_networks
 from tests.programs.logs import rows
@@ -23,14 +24,14 @@ import pytest
 def test_bad_input_is_one_line_and_status_2_and_makes_no_workdir(run, tmp_path):
   (tmp_path / "a.gin").write_text("train.seed = 1\n")
   (tmp_path / "b.gin").write_text(
-      "TwoNetworks.optimizer = @sgd\nsgd.learning_rate = @LinearDecay()\n"
-      "LinearDecay.learning_rate = 0.1\nx/LinearDecay.updates = 5\ntrain.steps = 10\n")
+      "TwoNetworks.optimizer = @sgd\nsgd.learning_rate = @linear()\n"
+      "linear.end = 5\nx/linear.initial = 0.1\ntrain.steps = 10\n")
   for argv, message in (
       (["--gin_param=train.stepps = 1"], "'train' has no parameter 'stepps'. Did you mean"),
       (flags("train.log_every = 0"), "train.log_every = 0: must be a whole number of at least 1"),
       (["--gin_file=a.gin"], "must set: train.steps; write train.steps = ... in a.gin, or with -"),
-      (["--gin_file=b.gin"], "must set: LinearDecay.updates (b.gin:4 sets x/LinearDecay.updates "
-                             "only); write LinearDecay.")):
+      (["--gin_file=b.gin"], "must set: linear.initial (b.gin:4 sets x/linear.initial "
+                             "only); write linear.")):
     status, out, err = run([*argv, "--workdir=w"])
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1 and message in err
@@ -50,6 +51,20 @@ def test_the_home_directory_may_be_written_as_a_tilde(run, tmp_path, monkeypatch
   assert not list(tmp_path.glob("~*"))
 
 
+def test_a_limit_of_steps_does_every_part_once_in_the_first_steps_of_the_whole_run(
+    run, tmp_path, monkeypatch):
+  monkeypatch.setattr(settings, "_most_steps", None)
+  several = flags("train.steps_per_call = 5", "train.checkpoint_every = 10")
+  status, _, err = run([*several, "--workdir=w", "--limit_steps=3"], small)
+  assert (status, err) == (0, "")
+  assert [row["step"] for row in rows(tmp_path / "w")] == [5]
+  assert (tmp_path / "w/checkpoints/step-00000005").exists()
+  assert "finished at step 5" in (tmp_path / "w/report.html").read_text()
+  assert run([*several, "--workdir=w"], small)[0] == 0  # It goes on.
+  assert rows(tmp_path / "w")[-1]["step"] == 10
+  assert "'0': write a number of steps" in run(["--limit_steps=0"], small)[2]
+
+
 def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
   monkeypatch.setenv("TF_CONFIG", "{}")
   status, _, err = run([], nothing)
@@ -60,9 +75,20 @@ def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
 @pytest.mark.parametrize("words, allowed", [([], []), (["--allow_partial_restore"], [True])])
 def test_a_flag_lets_a_checkpoint_be_restored_in_part(words, allowed, run, monkeypatch):
   said = []
-  monkeypatch.setattr(saver, "allow_partial_restore", said.append)
+  monkeypatch.setattr(partial, "allow", said.append)
   assert run(["--workdir=w", *words], nothing) == (0, "", "")
   assert said == allowed
+
+
+def test_a_step_to_go_back_to_is_of_a_run(run, monkeypatch):
+  said = []
+  monkeypatch.setattr(from_step, "go_on_from", said.append)
+  assert run(["--workdir=w", "--from_step=400"], nothing) == (0, "", "")
+  assert run(["--workdir=w"], nothing) == (0, "", "") and said == [400, None]
+  assert run(["--from_step=400"], nothing)[2] == (
+      "error: --from_step=400: goes back in a run; write its --workdir\n")
+  assert "--from_step: '4e2': write the step of a checkpoint" in run(
+      ["--from_step=4e2"], nothing)[2]
 
 
 # ---- How it ends --------------------------------------------------------------------------------
@@ -117,7 +143,7 @@ def test_a_run_ends_with_0_and_leaves_all_files_in_a_new_workdir(unbroken):
   assert re.fullmatch(r"two_networks-\d{8}-\d{6}", workdir.name)
   left = {path.name for path in workdir.iterdir()
           if "tfevents" not in path.name and path.name != "changes.diff"}
-  assert left == {".owner", "checkpoints", "config.gin", "metrics.jsonl", "report.html",
+  assert left == {".owner", "checkpoints", "config.gin", "log.txt", "metrics.jsonl", "report.html",
                   "run.json", "samples"}
   assert len(list(workdir.glob("*tfevents*"))) == 1
   facts = json.loads((workdir / "run.json").read_text())

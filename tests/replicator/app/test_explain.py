@@ -20,7 +20,7 @@ def table(out: str) -> dict[str, tuple[str, ...]]:
 def explained(run):
   """A function: what `--explain` prints of an experiment with some flags."""
   def explained(*words: str, main=small) -> str:
-    status, out, err = run([*words, "--explain"], main)
+    status, out, err = run([*words, "--explain=all"], main)
     assert (status, err) == (0, "")
     return out
   return explained
@@ -49,6 +49,22 @@ def test_explain_prints_each_value_with_its_source_and_writes_nothing(explained,
   used, _, others = out.partition("Not used to build the run")
   assert "wrap_optimizer" in used and "adam.beta_1" not in out and "microbatch.n" in others
   assert sorted(path.name for path in tmp_path.iterdir()) == ["base.gin", "main.gin"]
+
+
+def test_explain_prints_what_is_set_and_counts_the_rest(run, tmp_path):
+  (tmp_path / "a.gin").write_text("RATE = 0.5\nsgd.learning_rate = %RATE\n"
+                                  "critic/sgd.momentum = 0.5\n")
+  words = ["--gin_file=a.gin", *flags("small_step.optimizer = @sgd")]
+  (_, out, _), (_, everything, _) = (
+      run([*words, flag], small) for flag in ("--explain", "--explain=all"))
+  shown, _, rest = out.partition("\n\n")
+  assert table(shown).keys() == {"critic/sgd.momentum", "sgd.learning_rate", "small_step.optimizer",
+                                 "train.steps", *(name for name, row in table(everything).items()
+                                                  if row[1:] == ("command line",))}
+  assert table(shown)["sgd.learning_rate"] == ("0.5 (%RATE)", "a.gin:2")
+  used = everything.partition("\nNot used to build the run")[0]
+  defaults = sum(row[-1:] == ("default",) for row in table(used).values())
+  assert int(rest.split()[0]) == defaults and "problem: " in rest
 
 
 def test_explain_leaves_an_object_store_alone(explained, tmp_path):

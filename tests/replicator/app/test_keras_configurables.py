@@ -20,12 +20,9 @@ ALL_OPTIMIZERS = [name.lower() for name in keras_configurables._OPTIMIZERS]
 OPTIMIZERS = [name.lower() for name in keras_configurables._OPTIMIZERS  # Muon needs Keras 3.13.
               if unsupported_update(getattr(keras.optimizers, name)()) is None]
 SCHEDULES = {  # The values that each needs; at update 1 the rate is still near 0.1.
-    "cosine_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000},
     "cosine_decay_restarts": {"initial_learning_rate": 0.1, "first_decay_steps": 1000},
     "exponential_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000, "decay_rate": 0.9},
     "inverse_time_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000, "decay_rate": 0.9},
-    "piecewise_constant_decay": {"boundaries": [100, 200], "values": [0.1, 0.01, 0.001]},
-    "polynomial_decay": {"initial_learning_rate": 0.1, "decay_steps": 1000},
 }
 INITIALIZERS = [keras_configurables._snake_case(name) for name in keras_configurables._INITIALIZERS]
 ACTIVATIONS = list(keras_configurables._ACTIVATIONS)
@@ -90,13 +87,11 @@ def test_each_is_used_in_a_run(tmp_path, monkeypatch, run_eagerly):
     ("adam.amsgrad = 1", "must be bool, not int"),
     ("adam.name = 3", "must be str or None, not int"),
     ("exponential_decay.decay_steps = 'x'", "must be float, not str"),
-    ("piecewise_constant_decay.values = 0.1", "must be Sequence[float], not float"),
     ("variance_scaling.mode = 1", "must be str, not int"),
     ("relu.features = 1.0", "'relu' gets its 'features' from the program; it cannot be set here")])
 def test_values_of_another_type_are_refused(binding, words):
   assert words in refusal(config.parse, [], [binding])
-  config.parse([], ["he_normal.seed = None", "adam.weight_decay = None", "sgd.momentum = 1",
-                    "piecewise_constant_decay.boundaries = [1, 2]"])
+  config.parse([], ["he_normal.seed = None", "adam.weight_decay = None", "sgd.momentum = 1"])
 
 
 def test_each_has_one_name():

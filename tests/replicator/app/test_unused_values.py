@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 @pytest.mark.parametrize("binding, calls, reason", [
     ("planted.rate = 1.0", {"": "count"}, "the program gives planted a rate of its own"),
     ("planted.rate = 1.0", {}, "planted is not called by the end of the first step"),
+    ("microbatch.n = 2", {}, "compute the gradients of the step in minimize or in "),
     ("a/planted.rate = 1.0", {"": "rate"}, "not called in the scope 'a'. It is called outside of"),
     ("a/planted.rate = 1.0", {"b/c": "rate", "b": "rate"}, "It is called in the scopes b, b/c"),
     ("planted.rate = 1.0", {"a/b": "rate"}, None),
@@ -88,8 +89,8 @@ def test_a_value_that_only_a_later_evaluation_may_use_is_a_warning(
 
 
 def test_bindings_of_what_only_an_overridden_value_refers_to_are_no_mistake():
-  base = write("base.gin", "planted.make = @adam\nadam.learning_rate = @LinearDecay()\n"
-                           "LinearDecay.learning_rate = 0.1\nLinearDecay.updates = %N\nN = 7\n"
+  base = write("base.gin", "planted.make = @adam\nadam.learning_rate = @linear()\n"
+                           "linear.initial = 0.1\nlinear.end = %N\nN = 7\n"
                            "critic/adam.beta_1 = 0.5\n")
   assert "adam.learning_rate is never used" in train([base])
   assert train([base], "planted.make = @sgd") == ""

@@ -80,8 +80,14 @@ LITERALS = [  # An annotation, values of its type, and others.
     (HasSize, [1, "x"], []),
 ]
 REFERENCES = [
-    (Callable[[], Settings], ["@make_settings", "@Worker", "@Worker()"], ["@make_settings()"]),
-    (Callable, ["@adam", "@LinearDecay", "@make_anything()"], ["@adam()"]),
+    (Callable[[], Settings], ["@make_settings", "@make_anything", "@make_anything()"],
+     ["@make_settings()", "@make_count", "@Worker", "@Worker()"]),
+    (Callable[[], Worker], ["@Worker", "@make_anything()"], ["@Worker()", "@make_count"]),
+    (Callable[[], int], ["@Worker()", "@make_count"], ["@Worker", "@make_count()"]),
+    (Callable[[], int | Worker], ["@Worker", "@make_count"], ["@Worker()", "@make_settings"]),
+    (Callable[..., HasSize], ["@make_settings", "@Worker"], []),
+    (Callable[[int], np.ndarray] | None, ["@make_anything"], ["@make_settings"]),
+    (Callable, ["@adam", "@linear", "@make_anything()"], ["@adam()"]),
     (type, ["@Worker"], []),
     (Settings, ["@make_settings()", "@make_anything()"],
      ["@make_settings", "@Worker()", "@adam()"]),
@@ -89,8 +95,8 @@ REFERENCES = [
     (float, ["@make_anything()", "@make_count()"], ["@adam", "@make_settings()", "@make_settings"]),
     (int, ["@make_count()"], ["@make_settings()"]), (str, [], ["@make_count()"]),
     (keras.optimizers.schedules.LearningRateSchedule,
-     ["@LinearDecay()", "@cosine_decay()"], ["@LinearDecay", "@adam()"]),
-    (keras.optimizers.Optimizer, ["@adam()"], ["@adam", "@LinearDecay()"]),
+     ["@linear()", "@exponential_decay()"], ["@linear", "@adam()"]),
+    (keras.optimizers.Optimizer, ["@adam()"], ["@adam", "@linear()"]),
     (Sequence[Callable], ["[@relu, @tanh]"], ["[@relu, 1]", "@relu"]),
     (HasSize, ["@Worker()", "@Worker"], []), (Any, ["@adam", "@adam()"], []),
 ]

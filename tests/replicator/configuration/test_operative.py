@@ -9,6 +9,7 @@ from replicator.app import config
 from replicator.configuration import operative
 from replicator.configuration.differences import differences
 from replicator.configuration.gin_internals import current_bindings, format_config
+from replicator.configuration.literals import literal
 from replicator.configuration.statements import RECORD_HEADER
 from tests.programs import two_networks  # noqa: F401  (for gin)
 from tests.programs.logs import rows
@@ -87,7 +88,11 @@ INFINITE = float("inf")
 @pytest.mark.parametrize("written_as, value", [
     ("1e999", INFINITE), ("-1e999", -INFINITE), ("[(1e999,), 'inf']", [(INFINITE,), "inf"]),
     ("{'a': [1e999, -1e999], 'b': ()}", {"a": [INFINITE, -INFINITE], "b": ()}), ("-0.0", -0.0),
-    ("b'\\x00inf'", b"\x00inf"), ("5e-324", 5e-324), ("1e999j", complex(0, INFINITE))])
+    ("b'\\x00inf'", b"\x00inf"), ("5e-324", 5e-324), ("1e999j", complex(0, INFINITE)),
+    ("-1e999j", -complex(0, INFINITE)), ("[-2.0j, (0.5j,)]", [-2j, (0.5j,)]),
+    ("{-1e999: {1: (True, None)}, None: 0}", {-INFINITE: {1: (True, None)}, None: 0}),
+    ("(((1e999,),),)", (((INFINITE,),),)), ("'a\\n\\'\"%x @y() #'", "a\n'\"%x @y() #"),
+    ("'\\udc80'", "\udc80"), (str(2 ** 70), 2 ** 70)])
 def test_every_value_that_gin_reads_comes_back(written_as, value):
   gin.parse_config(f"WIDE = {written_as}\nnoise.note = {written_as}\ninner/noise.note = %WIDE")
   text = format_config(current_bindings())
@@ -97,6 +102,30 @@ def test_every_value_that_gin_reads_comes_back(written_as, value):
   assert repr(gin.query_parameter("noise.note")) == repr(value)
   assert differences(text, text.replace(f"note = {written_as}", "note = 7"))["noise.note"] == (
       written_as, "7")
+
+
+@pytest.mark.parametrize("value", [
+    ["a b " * 40, b"\0 " * 90], {"k" * 90: ("v " * 60, 1e999)}, "line\n" * 40, [[INFINITE] * 60]])
+def test_a_value_longer_than_a_line_comes_back(value):
+  gin.parse_config(f"noise.note = {literal(value)}")
+  text = format_config(current_bindings())
+  gin.clear_config()
+  gin.parse_config(text)
+  assert gin.query_parameter("noise.note") == value
+
+
+gin.constant("tests.NOT_A_NUMBER", float("nan"))
+
+
+def test_gin_reads_no_nan_but_a_constant_of_the_program():
+  for text in ("nan", "-nan", "1e999 - 1e999", "[nan]", "float('nan')"):
+    with pytest.raises(SyntaxError):
+      gin.parse_config(f"noise.note = {text}")
+  gin.parse_config("noise.note = [%NOT_A_NUMBER]")
+  text = format_config(current_bindings())
+  gin.clear_config()
+  gin.parse_config(text)
+  assert "noise.note = [%tests.NOT_A_NUMBER]" in text.splitlines()
 
 
 def test_a_later_run_of_the_process_does_not_record_the_calls_of_an_earlier_one():

@@ -160,6 +160,26 @@ def test_the_line_of_a_message_that_says_most_is_shown(message, line):
   assert in_one_line(ValueError(message)) == line
 
 
+MIXED = [lambda half, other: half - other, lambda half, other: tf.concat([half, other], 0),
+         lambda half, other: tf.concat([other, half], 0),
+         lambda half, other: tf.add_n([half, other]), lambda half, other: other * half]
+
+
+@pytest.mark.parametrize("kind, remedy", [
+    ("float16", "last layer with dtype=keras.config.floatx(), or tf.cast(outputs, keras.config."),
+    ("bfloat16", "last layer with dtype=keras.config.floatx(), or tf.cast(outputs, keras.config."),
+    ("float64", "the run computes in float64; write keras.config.floatx() in place of tf.float32")])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_tensors_of_two_dtypes_get_the_remedy_of_the_precision(kind, remedy, is_compiled):
+  for mixed in MIXED:
+    function = tf.function(mixed) if is_compiled else mixed
+    line = in_one_line(raised(functools.partial(
+        function, tf.zeros([2, 3], kind), tf.zeros([2, 3]))))
+    assert FILE.name in line and remedy in line and "\n" not in line
+  line = in_one_line(raised(lambda: tf.zeros([2]) - tf.zeros([2], tf.int32)))
+  assert "keras.config" not in line
+
+
 @pytest.mark.parametrize("strategy, devices", [("default", None), ("mirrored", 2)])
 def test_an_error_of_the_compiled_step_names_the_reason_and_the_line(strategy, devices):
   def step(x):

@@ -37,6 +37,19 @@ def visible(text: str) -> list[str]:
   return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 
+def test_the_plain_lines_are_kept_on_a_terminal_too():
+  kept = []
+  console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
+  clock = Clock()
+  with Progress(1000, 64, console=console, clock=clock, keep=kept.append) as progress:
+    progress.note("devices")
+    for step, seconds in ((100, 10.0), (110, 1.0), (120, 1.0), (200, 9.0), (210, 1.0)):
+      clock.now += seconds
+      progress.update(step, {"loss": 0.5})
+  assert [line.split("  ")[0] for line in kept] == [
+      "devices", "step 100/1000", "step 200/1000", "step 210/1000"]
+
+
 # ---- What is being done -------------------------------------------------------------------------
 
 
@@ -171,7 +184,11 @@ def test_after_a_rollback_the_rate_is_that_of_the_steps_made_again(first_step, b
     ({"a" * 25: 0.5, "b" * 25: 0.5}, f"{'a' * 25} 0.5  {'b' * 25} 0.5"),
     ({"a" * 25: 0.5, "b" * 26: 0.5}, f"{'a' * 25} 0.5  +1"), ({"a" * 60: 0.5}, "+1"),
     ({f"loss_of_network_{i}": 0.5 for i in range(10)},
-     "loss_of_network_0 0.5  loss_of_network_1 0.5  +8")])
+     "loss_of_network_0 0.5  loss_of_network_1 0.5  +8"),
+    ({"loss/discriminator": 1.23449, "loss/generator": 0.7012, "loss/encoder": 0.51,
+      "d_accuracy": 0.75}, "loss/discriminator 1.234, generator 0.7012, encoder 0.51  +1"),
+    ({"loss/a": 1.0, "x": 2.0, "loss/b": 3.0, "eval/b": 4.0, "eval/c": 5.0},
+     "loss/a 1  x 2  loss/b 3  eval/b 4, c 5")])
 def test_scalars_take_at_most_60_characters_and_the_others_are_counted(scalars, shown):
   progress, _, out = made()
   with progress:
@@ -210,6 +227,19 @@ def test_the_live_line_is_one_line_with_a_bar():
   assert "1000/5000  100 steps/s  6400 examples/s  d 1.5  g 0.25  40s left" in drawn[0]
   assert "5000/5000" in drawn[2] and drawn[2].endswith("took 30s")
   assert "step 5000  eval/classifier_frechet_distance 31.4" in drawn
+
+
+@pytest.mark.parametrize("width, shown", [
+    (160, "6400 examples/s  data wait 2%  loss/discriminator 1.5, generator 0.25  40s left"),
+    (95, "1000/5000  100 steps/s  6400 examples/s  loss/discriminator 1.5  +1  40s left"),
+    (80, "1000/5000  100 steps/s  loss/discriminator 1.5  +1  40s left")])
+def test_a_narrow_terminal_shows_a_loss_rather_than_rates(width, shown):
+  progress, clock, out = made(terminal=True, width=width)
+  with progress:
+    clock.now += 10
+    progress.update(1000, {"loss/discriminator": 1.5, "loss/generator": 0.25}, data_wait=0.02)
+  (drawn,) = set(visible(out.getvalue()))
+  assert shown in drawn and len(drawn) <= width
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -4,7 +4,6 @@ from replicator.doctor import replica_check
 from replicator.doctor.verdict import CheckResult
 from replicator.training.checks import diagnosis
 from replicator.training.checks.inspection import Evidence
-from replicator.training.checks.step_recorder import Recording
 from tests.programs import planted_bugs
 
 import numpy as np
@@ -34,7 +33,8 @@ def quantities(kind: str, step: int = 1, **values) -> dict:
 def cause(one: dict, changes: dict, seen: Evidence | None = None, parts: int = 2,
           microbatches: bool = False) -> str:
   """The likely cause of `changes` to the quantities of `parts` replicas or micro-batches."""
-  reference = Recording(one, seen or Evidence(lambda: None), 8)
+  seen = seen or Evidence(lambda: None)
+  seen.batch_size = 8
   other = one | changes
   first = diagnosis.compare(one, other, 1e-9)[1]
-  return diagnosis.Case(reference, other, first, parts, microbatches, 1e-9).cause()
+  return diagnosis.Case(one, seen, other, first, parts, microbatches, 1e-9).cause()

@@ -53,8 +53,8 @@ def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkey
   monkeypatch.setattr(doctor, "load", lambda experiment: lambda workdir: fails())
   assert doctor.main(["--experiment=x"]) == 1
   error, = capsys.readouterr().err.splitlines()
-  assert error.endswith("(the proof is in float64: cast to keras.config.floatx() instead of "
-                        "tf.float32, or compare loosely with --precision=float32)") == has_hint
+  assert error.endswith("write keras.config.floatx() in place of tf.float32 (the proof is in "
+                        "float64; --precision=float32 compares loosely)") == has_hint
 
 
 @pytest.mark.parametrize("flags, title, good, bad", [
@@ -65,7 +65,7 @@ def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkey
 def test_the_status_says_whether_a_step_passes(flags, title, good, bad, monkeypatch, capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(replica_check.ReplicaCheck, "prepare", lambda check: setattr(
-      check, "reference", types.SimpleNamespace(batch_size=8)))
+      check, "reference", types.SimpleNamespace(evidence=types.SimpleNamespace(batch_size=8))))
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
   for status, verdict, words in [(0, AGREES, good), (1, DIFFERS, bad), (1, FAILED, bad)]:
     rows = [CheckResult("row", AGREES, ""), CheckResult("row", verdict, "")]
@@ -81,7 +81,7 @@ def test_the_status_says_whether_a_step_passes(flags, title, good, bad, monkeypa
 def test_what_was_not_compared_is_not_said_to_be_the_same(monkeypatch, capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(replica_check.ReplicaCheck, "prepare", lambda check: setattr(
-      check, "reference", types.SimpleNamespace(batch_size=8)))
+      check, "reference", types.SimpleNamespace(evidence=types.SimpleNamespace(batch_size=8))))
   rows = [CheckResult("row", AGREES, ""), CheckResult("row", SKIPPED, "")]
   monkeypatch.setattr(replica_check.ReplicaCheck, "results", lambda *_: iter(rows))
   assert doctor.main(["--experiment=x"]) == 0

@@ -27,7 +27,7 @@ def rows(recordings: dict, words=None, **seen):
   """The table of a step whose loss `a` is known, by replicas and micro-batches, or its values."""
   check = replica_check.ReplicaCheck(lambda workdir: None, [], [])
   evidence = inspection.Evidence(lambda: None)
-  vars(evidence).update(seen)
+  vars(evidence).update(batch_size=8, **seen)
 
   def record(replicas: int, microbatches: int = 1) -> ReplicaRecording:
     found = recordings.get((replicas, microbatches), 1.0)
@@ -35,7 +35,7 @@ def rows(recordings: dict, words=None, **seen):
       raise found
     found = next(found) if hasattr(found, "__next__") else found
     values = found if isinstance(found, dict) else quantities("loss", a=found)
-    return ReplicaRecording(values, evidence, 8, True)
+    return ReplicaRecording(values, evidence)
   check._record, check._devices, check.reference = record, 1 if words else 2, record(1)
   return list(check.results(words))
 
@@ -80,7 +80,7 @@ def test_a_variant_that_is_refused_says_so_in_one_line():
 def test_two_processes_are_compared_by_what_their_chief_recorded(monkeypatch):
   def recorded_by(words, workers):
     assert (words, workers) == (["--experiment=x"], 2)
-    return ReplicaRecording(quantities("loss", a=2.0), inspection.Evidence(lambda: None), 8, True)
+    return ReplicaRecording(quantities("loss", a=2.0), inspection.Evidence(lambda: None))
   monkeypatch.setattr(replica_check, "recorded_by", recorded_by)
   row = rows({}, words=["--experiment=x"])[3]
   assert (row.check, row.verdict) == ("2 processes", DIFFERS)
@@ -95,4 +95,4 @@ def test_a_program_that_chooses_its_strategy_in_python_is_compared():
   check = replica_check.ReplicaCheck(main, [], ["train.global_batch_size = 8"], steps=2)
   check.prepare()
   assert next(check.results([])).verdict == AGREES
-  assert check.reference.quantities.keys() and check.reference.batch_size == 8
+  assert check.reference.quantities.keys() and check.reference.evidence.batch_size == 8

@@ -47,6 +47,15 @@ def test_a_single_bit_is_a_mismatch(first, value, words):
   assert found.words.startswith(words)
 
 
+@pytest.mark.parametrize("kind, name, value", [
+    ("scalar", "e", 1.0), ("variable", "net/002", np.float32([1]))])
+def test_a_value_that_one_run_alone_has_is_a_mismatch(kind, name, value):
+  for runs in ((trajectory(), trajectory({(kind, name): value})),
+               (trajectory({(kind, name): value}), trajectory())):
+    found = resume_check.first_mismatch(*runs)
+    assert (found.step, found.kind, found.name) == (2, kind, name)
+
+
 # ---- The likely cause ---------------------------------------------------------------------------
 
 
@@ -75,13 +84,27 @@ def batches(step: int) -> dict[int, str]:
     ({}, {}, "something the step depends on is in no checkpoint"),
 ])
 def test_the_cause_after_a_resume(unbroken, resumed, cause):
-  found = cause_after(AT_4, 3, recording(**unbroken), recording(range(4, 7), **resumed))
+  found = cause_after(AT_4, 3, recording(**unbroken), recording(range(1, 4)),
+                      recording(range(4, 7), **resumed))
   assert found.startswith(cause)
 
 
 def test_a_batch_that_differs_later_is_not_the_cause():
   later = recording(batches={4: "batch 4", 5: "another"})
-  assert not cause_after(AT_4, 3, recording(), later).startswith("the input")
+  found = cause_after(AT_4, 3, recording(), recording(), later)
+  assert not found.startswith("the input")
+
+
+def test_values_that_are_others_after_the_resume_are_named_before_those_that_only_change():
+  python = lambda count, size: {"size": size, "count": count, "other": "x"}
+  one = recording(python={step: python(f"{step}", "1") for step in range(1, 7)},
+                  changed=["step", "count"])
+  again = recording(python={step: python(f"{step}", "2") for step in range(1, 4)})
+  resumed = recording(range(4, 7), python={
+      4: python("1", "2"), 5: {**python("2", "2"), "other": "y"}})
+  found = cause_after(AT_4, 3, one, again, resumed)
+  assert found.startswith("Python values that are others after the resume, and in no checkpoint: "
+                          "count; ")
 
 
 def test_the_cause_before_the_interruption():

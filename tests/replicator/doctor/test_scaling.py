@@ -26,7 +26,8 @@ def seconds(move: str, size: float | None, replicas: int, **network) -> float:
 
 
 @pytest.mark.parametrize(("move", "hops", "sent"), [
-    ("all_reduce", 6, 1.5), ("all_gather", 3, 3.0), ("all_to_all", 3, 0.75)])
+    ("all_reduce", 6, 1.5), ("all_gather", 3, 3.0), ("reduce_scatter", 3, 0.75),
+    ("all_to_all", 3, 0.75)])
 def test_a_ring_of_four_is_launched_once(move, hops, sent):
   ring = {"bandwidth": 100.0, "latency": 0.5, "launch": 0.25, "shape": "ring"}
   assert seconds(move, 800.0, 4, **ring) == pytest.approx(0.25 + hops * 0.5 + sent * 8, rel=1e-15)
@@ -41,9 +42,26 @@ def test_a_small_sum_runs_over_trees_and_a_large_one_around_the_ring():
   assert seconds("all_gather", 0.0, 512, **on) == pytest.approx(511e-6)  # NCCL's gathers are rings.
 
 
+def test_a_part_is_smaller_on_more_replicas():
+  network = Network(bandwidth=1.0, latency=0.0, shape="ring")
+  for replicas in (2, 4, 8):  # As much as the scatter before it sends.
+    assert model.transfer_seconds(Transfer("all_gather", 800, parts=2), replicas, network) == (
+        model.transfer_seconds(Transfer("reduce_scatter", 1600), replicas, network))
+
+
 def test_hops_on_a_torus_run_along_its_axes():
   on = {"bandwidth": 1e9, "latency": 1e-6, "shape": "torus"}
   assert seconds("all_reduce", 0.0, 256, **on) == pytest.approx(2 * 2 * 15e-6)
+
+
+def test_a_divided_state_is_seen_in_the_collectives_of_the_step():
+  params = [*SMALL, "wrap_optimizer.sharded = True", "wrap_optimizer.ema_decay = 0.5"]
+  found = scaling.measure(planted_bugs.main, [], params, calls=0)
+  assert [(each.move, each.parts) for each in found.transfers] == [
+      ("reduce_scatter", None), ("all_reduce", None), ("all_gather", 2)]
+  scatter, _, gather = found.transfers
+  assert scatter.bytes == 2 * gather.bytes and found.state >= found.weights
+  assert "and 1/N of " in model.kept(found.weights, found.state, found.transfers)
 
 
 def test_the_table_of_weak_and_strong_scaling():
@@ -77,10 +95,12 @@ def test_the_command_measures_and_prints(monkeypatch, capsys):
   words = ["--experiment=x", "--scaling", "--steps=1", "--bandwidth=1e6", "--latency=1e-4",
            *(f"--gin_param={param}" for param in (*SMALL, "train.steps_per_call = 5"))]
   assert doctor.main(words) == 0
-  title, computes, sends, _, head, *rows = capsys.readouterr().out.splitlines()
+  title, computes, sends, keeps, _, head, *rows = capsys.readouterr().out.splitlines()
   assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
   assert computes == "  one replica computes for 2 ms a step, measured here"  # One of its 5 steps.
   assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
+  assert re.fullmatch("  each of N replicas keeps [0-9.]+ MB of weights and gradients, and [0-9.]+ "
+                      "MB of slots and averages", keeps)
   assert batches == [8, 16]  # Each replica keeps its batch.
   assert head.split() == ["replicas", "given"] and len(rows) == len(REPLICAS)
   two = 2e-3 / (2e-3 + 2 * 1e-4 + GRADIENTS / 1e6)
@@ -101,7 +121,7 @@ def test_the_step_is_timed_unless_its_seconds_are_given(
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
   monkeypatch.setattr(scaling, "measure", measure)
   assert doctor.main(["--experiment=x", "--scaling", "--precision=float32", *words]) == 0
-  title, computes, moves, _, head, *_, last = capsys.readouterr().out.splitlines()
+  title, computes, moves, _, _, head, *_, last = capsys.readouterr().out.splitlines()
   assert title.startswith(f"x: {begin}")
   assert head.split() == ["replicas", *NETWORKS]
   assert last.split()[0] == str(most)  # At least one example for each replica.

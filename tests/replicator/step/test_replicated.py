@@ -36,10 +36,21 @@ def test_plain_code_writes_every_copy(synchronous):
   assert replicated.read(variable).tolist() == [0.0, 1.0, 2.0, 3.0]
   replicated.assign(variable, [5, 6, 7, 8])
   assert seen_by_replicas(synchronous, variable) == [[5, 6, 7, 8]] * synchronous.num_replicas
-  replicated.assign(variable, np.ones(4), where=np.array([True, False, False, True]))
+  replicated.assign(variable, np.ones(4), where=np.array([[0], [3]]))
   assert seen_by_replicas(synchronous, variable) == [[1, 6, 7, 1]] * synchronous.num_replicas
-  replicated.assign(variable, np.zeros(4), where=np.zeros(4, bool))
+  replicated.assign(variable, np.zeros(4), where=np.zeros([0, 1], np.int64))
   assert replicated.read(variable).tolist() == [1, 6, 7, 1]
+
+
+def test_a_variable_may_grow(synchronous):
+  variable = built(synchronous, np.zeros([2, 1, 3]), shape=[2, None, 3])
+  longer = np.arange(12.0).reshape(2, 2, 3)
+  replicated.assign(variable, longer)
+  np.testing.assert_array_equal(replicated.read(variable), longer)
+  longer[1, 1] = 7.0
+  replicated.assign(variable, longer, where=np.array([[1, 1]]))
+  for found in seen_by_replicas(synchronous, variable):
+    np.testing.assert_array_equal(found, longer)
 
 
 def add_at(copies: list[tf.Variable], index: tf.Tensor) -> None:

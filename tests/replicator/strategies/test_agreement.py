@@ -36,9 +36,9 @@ def test_equal_workers_may_train_and_one_asks_nobody(other, capsys):
 def test_a_difference_is_named(other, key, change, message):
   other[key] = change
   with pytest.raises(UsageError) as raised:
-    agreement.check(0, 2, 8)
+    agreement.check(0, 2, 8, lambda: {"lab.gan": "b2", "replicator": "a0"})
   assert message in str(raised.value)
-  assert str(raised.value).endswith("with the same configuration, versions and data")
+  assert str(raised.value).endswith("with the same configuration, versions, code and data")
 
 
 CALLS = ["all_sum of float32 ()", "all_mean of float32 (3,)", "all_min of int32 ()"]

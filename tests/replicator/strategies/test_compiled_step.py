@@ -121,7 +121,7 @@ def test_outputs_that_are_no_dict_of_scalars():
       (lambda: tf.constant(0.0), "must return a non-empty dict of scalars"),
       (lambda: {3: 1.0}, "a scalar with the name 3; write a string"),
       (lambda: {"eval/loss": 1.0}, "a scalar with the name 'eval/loss'; write a string, which does "
-       "not begin with 'eval/'"),
+       "not begin with 'eval/' or 'system/'"),
       (lambda: {"losses": {"d": 1.0}}, "the step returned 'losses', a dict; return a scalar of"),
       (lambda: {"name": "d"}, "the step returned 'name', which is string; return a scalar of"),
       *((lambda name=name: {name: 1.0}, f"the step returned '{name}', {column}")

@@ -6,10 +6,11 @@ That workers of their own share them is in `tests/programs/every_collective.py`.
 import threading
 import types
 
-from replicator import Replicator
+from replicator import Replicator, random
 from replicator.step import context
 from replicator.strategies import distributed_evaluation
 from replicator.strategies.distributed_evaluation import EvaluationShards, sharded
+from tests.programs.closeness import nests_close
 
 import numpy as np
 import pytest
@@ -70,6 +71,33 @@ def test_a_part_is_not_computed_before_it_is_asked_for():
     next(parts)
     assert sorted(seen or [0]) == [0, 1]
     parts.close()
+
+
+def draws(replicas: int | None) -> list[np.ndarray]:
+  """What six parts draw: [2, 3] from a stream twice, and as many numbers as each has; two deals."""
+  def part(number: int) -> list[np.ndarray]:
+    return [random.normal("z", [2, 3]).numpy(), random.normal("z", [2, 3]).numpy(),
+            random.uniform("u", [number + 1]).numpy()]
+
+  def evaluation() -> list:
+    deals = [distributed_evaluation.deal(part, 6) for _ in range(2)]
+    return [array for parts in [*deals, [part(0)]] for arrays in parts for array in arrays]
+
+  if replicas is None:  # Not in an evaluation of `train`.
+    with context.entered(tf.constant(7, tf.int64)):
+      return evaluation()
+  replicator = Replicator("mirrored" if replicas > 1 else "one_device", logical_cpus=replicas)
+  with context.entered(tf.constant(7, tf.int64)), sharded(
+      EvaluationShards(replicator, on_all_workers=True)):
+    return evaluation()
+
+
+def test_each_part_has_draws_of_its_own_that_are_the_same_on_any_number_of_replicas():
+  expected = draws(None)
+  drawn = np.concatenate([array.ravel() for array in expected])
+  assert len(np.unique(drawn)) == len(drawn) == 2 * (6 * 12 + 21) + 13
+  for replicas in (1, 2, 4):
+    nests_close(draws(replicas), expected, rtol=0)
 
 
 @pytest.mark.parametrize("worker, expected", [(0, ["body", "wait"]), (1, ["wait", "body"])])

@@ -4,6 +4,7 @@ import functools
 
 import replicator
 from replicator import Replicator, UsageError
+from replicator.strategies import one_replica
 from tests.replicator.strategies.tracing.test_graphs import line_of
 
 import keras
@@ -120,6 +121,19 @@ def test_what_is_for_added_gradients_is_refused_with_its_line(step, line, messag
     two.run(step, X)
   assert line_of(line, __file__).removeprefix(" at ") in str(error.value)
   Replicator("one_device").run(step, X)
+
+
+def test_what_all_replicas_have_a_part_of_is_not_read_apart(two):
+  with two.scope():
+    metric = keras.metrics.Mean(name="of_step")
+  two.run(lambda x: metric.update_state(x), X)
+  with one_replica.apart():
+    with pytest.raises(UsageError, match=r"the variable 'of_step/\w+' has a part on each replica"):
+      metric.result()
+    own = keras.metrics.Mean()
+    own.update_state(X)
+  for each in (metric, own):
+    np.testing.assert_allclose(each.result(), X.mean(), rtol=1e-6)
 
 
 def test_an_average_over_the_own_examples_stays(two):

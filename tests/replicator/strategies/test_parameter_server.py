@@ -162,7 +162,8 @@ def test_workers_die_and_join_again(tmp_path):
   assert [row["step"] for row in rows] == list(range(10, 301, 10))
   assert all(list(row) == ["step", "seconds", "critic", "generator", "grad_norm/generator",
                            "grad_norm/critic", "staleness", "learning_rate/generator",
-                           "learning_rate/critic", "data_wait"] for row in rows)
+                           "learning_rate/critic", "data_wait", "system/examples_per_second",
+                           "system/memory_mib"] for row in rows)
   assert np.isfinite([row["critic"] for row in rows]).all()
   assert max(row["staleness"] for row in rows) > 0
   line = next(line for line in out.splitlines() if line.startswith("[chief 0] trained "))

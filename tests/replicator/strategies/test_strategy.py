@@ -3,9 +3,11 @@
 import ctypes
 import json
 import os
+import re
 import signal
 
 from replicator.strategies import strategy
+from replicator.strategies.cluster import roll_call
 from tests.programs.grpc_server import serving
 from tests.programs.processes import python
 from tests.programs.refusals import refusal
@@ -59,10 +61,11 @@ except replicator.UsageError as error:
       + strategy.NEW_PROCESS]
 
 
-def test_a_cpu_that_has_computed_cannot_be_split(monkeypatch):
+def test_a_cpu_that_has_computed_cannot_be_split_and_the_line_is_named(monkeypatch):
   monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: None)
-  assert refusal(strategy.make, "mirrored", 7).startswith(
-      "Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device; start a ")
+  assert re.match(
+      r"Replicator.logical_cpus = 7: TensorFlow has already started with one CPU device, "
+      r"at tests/conftest.py:\d+; start a new process ", refusal(strategy.make, "mirrored", 7))
 
 
 @pytest.mark.parametrize("name, launch, cluster, kind", [
@@ -79,26 +82,26 @@ def test_a_cluster_needs_tf_config_and_one_device_a_process(monkeypatch, name, l
   assert refusal(strategy.make, name, 2).startswith("Replicator.logical_cpus = 2: ")
 
 
-def test_what_tensorflow_says_of_a_cluster_is_one_line(monkeypatch):
-  monkeypatch.setattr(strategy, "has_started", lambda: False)
+def test_two_chiefs_are_refused_before_any_process_waits_for_them(monkeypatch):
   monkeypatch.setenv("TF_CONFIG", json.dumps({
       "cluster": {"chief": ["a:1", "a:2"], "worker": ["b:1"]},
       "task": {"type": "worker", "index": 0}}))
   assert refusal(strategy.make, "multi_worker_mirrored") == (
-      "TF_CONFIG: There must be at most one 'chief' job.")
+      "TF_CONFIG: the cluster has 2 chiefs; make all but one workers")
 
 
 def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
   monkeypatch.setenv("TF_CONFIG", json.dumps({
       "cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}))
   assert refusal(strategy.make, "multi_worker_mirrored").endswith(
-      f"without the cluster; {strategy.NEW_PROCESS}")
+      f"; {strategy.NEW_PROCESS}")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["chief", "other"])
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
   monkeypatch.setattr(strategy, "has_started", lambda: False)
+  monkeypatch.setattr(roll_call, "attend", lambda config, seconds: None)
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
 
   def make():

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 import socket
 
 from replicator import train
@@ -65,6 +66,26 @@ def test_a_callback_that_changes_weights_does_so_on_all_workers_or_is_named(tmp_
 
 @pytest.mark.slow
 @in_a_fork
+def test_the_chief_alone_cannot_read_a_metric_of_the_step(tmp_path):
+  settings = ["train.steps = 2", "train.global_batch_size = 4"]
+  evaluates, calls = "train.eval_every = 2", "train.callbacks = [@Reading()]"
+  for name, more, owner in (("evaluate", evaluates, ""),
+                            ("callback", calls, "Reading.after_steps at step 1: ")):
+    with running(tmp_path / name, *[[*settings, more]] * 2,
+                 command=("tests.programs.measured",)) as (chief, _):
+      line = ended(chief, 2)[-1]
+    assert re.match(f"error: {owner}the variable 'mean[_0-9]*/(total|count)' has a part on each "
+                    "replica, and the chief alone reads it; give evaluate, ", line)
+  for own in ("Evaluate.on_all_workers = True", "Evaluate.owns = True"):
+    with running(tmp_path / own, *[[*settings, evaluates, own]] * 2,
+                 command=("tests.programs.measured",)) as processes:
+      for process in processes:
+        assert ended(process, 0) == []
+    assert [row["eval/mean"] for row in rows(tmp_path / own) if "eval/mean" in row] == [3.0, 3.0]
+
+
+@pytest.mark.slow
+@in_a_fork
 def test_all_workers_must_call_callbacks_at_the_same_steps(tmp_path):
   profiled = ["train.steps = 4", "train.global_batch_size = 4", "train.callbacks = [@Profile()]",
               "Profile.first = 2", "Profile.last = 3"]
@@ -114,16 +135,39 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
 
 @pytest.mark.slow
 @in_a_fork
+def test_a_number_that_is_given_twice_is_named_by_all_at_once(tmp_path):
+  addresses = free_addresses(2)
+  with (running(tmp_path, FOREVER, None, addresses=addresses) as (first,),
+        running(tmp_path, FOREVER, None, addresses=addresses) as (second,)):
+    for process in (first, second):
+      (said,) = ended(process, 1)
+      assert said.startswith(f"error: worker 0 ({addresses[0]}) was started twice, as process ")
+
+
+@pytest.mark.slow
+@in_a_fork
+def test_workers_at_addresses_of_version_6_train(tmp_path):
+  settings = ["train.steps = 2", "train.global_batch_size = 2"]
+  addresses = [address.replace("127.0.0.1", "[::1]") for address in free_addresses(2)]
+  with running(tmp_path, settings, settings, addresses=addresses) as workers:
+    for worker in workers:
+      assert ended(worker, 0) == []
+
+
+@pytest.mark.slow
+@in_a_fork
 def test_a_port_that_is_taken_is_named_by_all(tmp_path):
   addresses = free_addresses(2)
-  settings = [*FOREVER, "Replicator.join_timeout = 10.0"]
+  settings = [*FOREVER, "Replicator.join_timeout = 5.0"]
   for index, address in enumerate(addresses):
     with (socket.create_server(("", int(address.rpartition(":")[2]))),
           running(tmp_path, settings, settings, addresses=addresses) as workers):
+      taken = f"error: TF_CONFIG: worker {index} ({address}) cannot listen: the port is taken"
       (said,) = ended(workers[index], 2)
-      assert said.startswith(f"error: TF_CONFIG: worker {index} cannot listen at {address}: ")
-      (said,) = ended(workers[1 - index], 1)
-      assert said.startswith(f"error: worker {index} ({address}) did not start within 10 seconds")
+      assert said.startswith(taken)
+      (said,) = ended(workers[1 - index], 1)  # Nobody but the first process could tell the others.
+      assert said.startswith(
+          taken if index else f"error: worker 0 ({address}) did not start within 5 seconds")
 
 
 @pytest.mark.slow
@@ -133,7 +177,7 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
     for worker in workers:
       assert ended(worker, 2) == [
           "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
-          "the same configuration, versions and data"]
+          "the same configuration, versions, code and data"]
 
 
 @pytest.mark.slow
@@ -145,7 +189,7 @@ def test_a_worker_with_another_version_is_refused_by_all(tmp_path):
     for worker in workers:
       assert ended(worker, 2) == [
           f"error: gin-config is {importlib.metadata.version('gin-config')} on worker 0, and 9.9 "
-          "on worker 1; start all processes with the same configuration, versions and data"]
+          "on worker 1; start all processes with the same configuration, versions, code and data"]
 
 
 @pytest.mark.slow

@@ -36,6 +36,10 @@ def compared(folders, capsys, *flags) -> list[str]:
   return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
+def page_of(found) -> str:
+  return compare.page(found, "last", compare.metrics(found))
+
+
 def test_the_table_has_a_column_for_each_run(folders, tmp_path, capsys, monkeypatch):
   monkeypatch.setenv("COLUMNS", "120")
   lines = compared(folders, capsys, f"--output={tmp_path / 'c.html'}")
@@ -63,6 +67,26 @@ def test_runs_that_do_not_fit_the_terminal_come_below_the_others(
   assert {"one", "two", "mirrored", "one_device"} <= set(words)  # Nothing is cut.
 
 
+def test_runs_of_several_seeds_are_one_column_that_fits_80_characters(
+    tmp_path, capsys, monkeypatch):
+  monkeypatch.setenv("COLUMNS", "80")
+  found = [write_run(tmp_path / f"{name}_seed={seed}", [4.0, 2.0 + seed],
+                     f"train.seed = {seed}\nadam.learning_rate = {rate}\n", seed=seed, steps=2)
+           for name, rate in (("slow", 0.1), ("fast", 0.3)) for seed in (1, 2, 3)]
+  alone = write_run(tmp_path / "alone", [1.0], "adam.learning_rate = 0.5\n")
+  lines = compared([*found, alone], capsys, "--seeds", f"--output={tmp_path / 'c.html'}")
+  assert max(map(len, lines[:-1])) <= 80
+  rows = {cells[0]: cells[1:] for cells in (re.split(r"  +", line) for line in lines if line)}
+  assert rows[""] == ["slow, 3 seeds", "fast, 3 seeds", "alone"]
+  assert rows["loss"] == ["4 ± 1", "4 ± 1", "1"]  # Of 3, 4 and 5.
+  assert rows["seed"] == ["1, 2, 3", "1, 2, 3", "0"]
+  assert rows["adam.learning_rate"] == ["0.1", "0.3", "0.5"] and "train.seed" not in rows
+  page = (tmp_path / "c.html").read_text()
+  (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+  assert [curve["points"] for curve in json.loads(chart)["curves"]] == [
+      [[1, 4], [2, 4]], [[1, 4], [2, 4]], [[1, 1]]]
+
+
 def test_the_spread_of_a_metric_needs_two_values(tmp_path):
   folder = write_run(tmp_path / "one", [3.0])
   with (tmp_path / "one" / "metrics.jsonl").open("a") as file:
@@ -87,7 +111,7 @@ def test_the_last_picture_and_the_place_of_late_points_are_shown(tmp_path):
     file.write('{"step": 3, "eval/x": 1.0}\n{"step": 5, "eval/x": 2.0}\n')
   last = tmp_path / "one" / "samples" / "step-00000005.png"
   Image.new("RGB", (9, 9)).save(last)
-  page = compare.page(compare.read([folder]))
+  page = page_of(compare.read([folder]))
   assert re.findall("base64,([^\"]+)", page) == [base64.b64encode(last.read_bytes()).decode()]
   (chart,) = re.findall(r"<figcaption>eval/x.*?</svg>", page, re.DOTALL)
   x = [float(place) for place in re.findall(r'cx="([\d.]+)"', chart)]
@@ -119,7 +143,7 @@ def test_a_run_without_a_configuration_differs_from_none(folders, tmp_path):
   assert compare.configuration(found) == {}
   assert compare.facts(found)["training time"] == ["30s", ""]
   assert compare.facts(found)["commit"] == ["0123456789+", ""]
-  assert compare.page(found).count("data:image/png;base64,") == 1
+  assert page_of(found).count("data:image/png;base64,") == 1
   assert list(compare.configuration(compare.read([*folders, str(tmp_path / "failed")]))) == [
       "train.seed"]
 

@@ -30,7 +30,8 @@ def run(tmp_path) -> pathlib.Path:
 
 def write_facts(folder, **facts) -> dict:
   content = {"program": ["program.py"], "program_file": str(folder.parent / "program.py"),
-             "argv": ["--gin_file", "gone.gin", "--gin_param=a.b = 1", "--eager", "--workdir=old"],
+             "argv": ["--gin_file", "gone.gin", "--gin_param=a.b = 1", "--eager", "--workdir=old",
+                      "--from_step=4"],
              "working_directory": str(folder.parent), "tf_config": None,
              "environment": {"XLA_FLAGS": "--then"}, "git_commit": "c0ffee", "git_diff": None,
              "versions": {"numpy": "1.0"}, "machine": {"cores": 2, "accelerators": []}, **facts}

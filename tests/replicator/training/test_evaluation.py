@@ -1,6 +1,8 @@
 """What an evaluation may find, and the functions that `train` calls."""
 
-from replicator import Evaluation
+import json
+
+from replicator import Evaluation, RunFailed
 from tests.programs.counter import Counter
 from tests.programs.logs import timed_rows
 from tests.programs.refusals import refusal
@@ -109,3 +111,32 @@ def test_predict_and_evaluate_of_keras_compute_in_the_process_that_calls_them(tm
              step=HoldsNetwork, evaluate=by_keras)
   assert runs.column(tmp_path, "eval/mean") == {0: 4.0, 1: 4.0}  # (2 + 6) / 2.
   assert runs.column(tmp_path, "eval/loss") == {0: 13.0, 1: 13.0}  # (1 + 25) / 2.
+
+
+class Doubtful(Counter):
+  """A step that doubts large counts."""
+
+  def doubts(self, scalars):
+    return {"large": f"count is {scalars['count']}"} if scalars["count"] > 2 else {}
+
+
+def test_each_doubt_of_a_step_is_said_once(tmp_path, capsys):
+  runs.train(tmp_path, "train.steps = 6", step=Doubtful)
+  lines = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+  assert len(lines) == len(set(lines)) == 1 and lines[0].endswith(" is 3.0")
+
+
+@pytest.mark.parametrize("results, fails", [
+    ([np.nan, np.nan], True), ([0.5, np.nan], False), ([np.nan, 0.5], False)])
+def test_a_run_whose_evaluations_found_nothing_is_not_done(results, fails, tmp_path):
+  outcomes = iter(results)
+  evaluate = lambda step: Evaluation({"score": next(outcomes), "steps": 3.0}, axes=("steps",))
+  train = lambda *more: runs.train(tmp_path, "train.steps = 4", "train.eval_every = 4",
+                                   "train.checkpoint_every = 4", step=Counter, evaluate=evaluate)
+  if not fails:
+    train()
+    return
+  with pytest.raises(RunFailed, match=r"^all evaluations found NaN alone, for eval/score: "):
+    train()
+  facts = json.loads((tmp_path / "run.json").read_text())
+  assert facts["ended"].startswith("failed: ") and (tmp_path / "checkpoints").exists()

@@ -39,14 +39,21 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
   assert list(first) == ["step", "seconds", "eval/mean"]
   assert [list(row) for row in others] == [
       ["step", "seconds", "critic", "generator", "grad_norm/generator", "grad_norm/critic",
-       "learning_rate/generator", "learning_rate/critic", "data_wait", "eval/mean"]] * 2
+       "learning_rate/generator", "learning_rate/critic", "data_wait",
+       "system/examples_per_second", "system/memory_mib", "eval/mean"]] * 2
   assert [row["step"] for row in [first, *others]] == [0, 5, 10]
   assert 0 <= first["seconds"] < others[0]["seconds"] <= others[1]["seconds"]
   assert all(np.isfinite(value) for row in others for value in row.values())
   assert all(0 <= row["data_wait"] <= 1 for row in others)
   assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
       f"step-{s:08d}.png" for s in (0, 5, 10)]
+  begun, *lines = (tmp_path / "log.txt").read_text().splitlines()
+  assert begun.startswith("--- 2") and " UTC: python " in begun
+  assert lines == [line for line in printed.splitlines() if not line.startswith(" ")]
   facts = json.loads((tmp_path / "run.json").read_text())
+  assert [row[2:] for row in facts["networks"] if row[0] == "generator"] == [
+      ["kernel 3x4", 12], ["gamma 4, beta 4, moving_mean 4 (not trained), moving_variance 4 (not "
+                           "trained)", 8], ["kernel 4x3, bias 3", 15]]
   expected = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
           "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
           "evaluation": "mean of 8 samples"}
@@ -116,15 +123,15 @@ def test_operations_are_deterministic_and_signals_logged_unless_that_is_off(tmp_
         inputs=Points())
   assert not calls
   assert set(timed_rows(tmp_path / "off")[0]) == {
-      "step", "seconds", "data_wait", "critic", "generator"}
+      "step", "seconds", "data_wait", "system/memory_mib", "critic", "generator"}
   train(tmp_path / "on", "train.steps = 1", step=Counter)
   assert calls
 
 
 def test_nothing_is_evaluated_or_saved_where_nobody_asked(tmp_path):
   train(tmp_path, "train.steps = 3", step=Counter, evaluate=pytest.fail)
-  assert [list(row) for row in timed_rows(tmp_path)] == [
-      ["step", "seconds", "count", "number", "replica"]] * 3
+  assert not any(name.startswith("eval/") for row in timed_rows(tmp_path) for name in row)
+  assert [row["count"] for row in timed_rows(tmp_path)] == [1.0, 2.0, 3.0]
   assert not (tmp_path / "checkpoints").exists()
 
 
@@ -236,6 +243,7 @@ def test_the_seconds_of_a_resumed_run_go_on(tmp_path, monkeypatch, capsys):
   for steps in (2, 4):
     train(tmp_path, f"train.steps = {steps}", "train.checkpoint_every = 2", step=Assigned,
           before_call=lambda *call: calls.append(call))
+  assert (tmp_path / "log.txt").read_text().count("\n--- 2") == 1  # It is appended to.
   assert {step: seconds // 1000 for step, seconds in column(tmp_path, "seconds").items()} == {
       1: 1, 2: 2, 3: 3, 4: 4}
   assert "step 3/4  0.001 steps/s" in capsys.readouterr().out  # Only its own steps count.

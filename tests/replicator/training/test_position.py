@@ -7,6 +7,7 @@ import types
 from replicator.errors import RunFailed, UsageError
 from replicator.training.divergence.guard import Divergence, Guard
 from replicator.training.divergence.rollback import Diverged, Rollback
+from replicator.training.inputs.inputs import InputContext
 from replicator.training.position import Position, RunningMeans
 from replicator.training.schedule import Schedule
 
@@ -28,14 +29,14 @@ class Cluster:
 
   def by_worker(self, value):
     self.events.append("meet")
-    return np.array(self.restored)
+    return np.array(self.restored if value >= 0 else [value, value])  # Neither goes back.
 
   def wait(self):
     self.events.append("wait")
     if self.fails_to_write:
       raise RunFailed("the disk is full")
 
-  def restore(self, due_only=False):
+  def restore(self, due_only=False, step=None):
     self.events.append("restore")
     return None if self.is_empty else {
         "step": 4, "seconds": 1.0, "window": {"sums": {}, "counts": {}}, "examples": None,
@@ -46,7 +47,7 @@ def position(cluster: Cluster, guard: Guard, folder: pathlib.Path) -> Position:
   """The position of a run that `cluster` has restored."""
   run = types.SimpleNamespace(inputs=None, replicator=cluster, saver=cluster, step=0, seconds=0.0,
                               is_chief=False, schedule=Schedule(9, 1, 1, 0, 0))
-  return Position(run, Rollback(guard, cluster, folder, {"seed": 0}))
+  return Position(run, Rollback(guard, cluster, folder, InputContext(1)))
 
 
 @pytest.mark.parametrize("fails_to_write", [False, True])

@@ -6,7 +6,9 @@ import itertools
 import os
 import pathlib
 import signal
+import time
 
+from replicator import processes
 from replicator.errors import Preempted
 from replicator.step import context
 from replicator.training import preemption
@@ -77,6 +79,50 @@ def test_a_second_sigterm_interrupts_nothing_however_late_it_comes(monkeypatch):
   for _ in range(2):
     stop.hear(signal.SIGTERM)
   assert said == ["stopping after this step; Ctrl-C to stop at once"]
+
+
+def test_waits_are_given_up_some_time_after_a_signal_to_a_process_that_is_alone(monkeypatch):
+  monkeypatch.setattr(processes, "GIVING_UP_SECONDS", 0.05)
+  for alone in (True, False):
+    with preemption.StopSignal(lambda line: None, alone=alone) as stop:
+      time.sleep(0.2)
+      assert not processes.gives_up()
+      stop.hear(signal.SIGTERM)
+      assert not processes.gives_up()
+      time.sleep(0.2)
+      assert processes.gives_up() == alone
+    assert not processes.gives_up()
+
+
+def test_a_wait_that_is_given_up_saves_and_resumes_as_if_it_had_not_been(tmp_path, capsys):
+  def waits(step, number):
+    if number == 3:
+      raise processes.GivenUp("the simulator does not answer")
+
+  settings = ["train.steps = 6", "train.log_every = 1", "train.checkpoint_every = 100"]
+  with pytest.raises(Preempted, match="step 3"):
+    runs.train(tmp_path, *settings, step=Counter, before_call=waits)
+  assert "the simulator does not answer, and the run does not wait" in capsys.readouterr().out
+  runs.train(tmp_path, *settings, step=Counter)
+  assert [row["count"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_program_that_does_not_answer_ctrl_c_ends(monkeypatch):
+  ended, said = [], []
+  monkeypatch.setattr(context.run, "is_program", True)
+  monkeypatch.setattr(preemption, "_INTERRUPTS", 1)
+  seconds = iter([10.0, 12.0])
+  stop = preemption.StopSignal(said.append, lambda: next(seconds))
+
+  def end(status):
+    ended.append(status)
+    stop._is_hurried = False
+
+  monkeypatch.setattr(signal, "pthread_kill", lambda *to: None)  # The main thread hears nothing.
+  monkeypatch.setattr(os, "_exit", end)
+  stop.hear(signal.SIGINT)
+  stop.hear(signal.SIGINT)
+  assert ended == [130] and said[-1].startswith("error: the run does not answer")
 
 
 def test_ctrl_c_once_more_interrupts_from_a_second_later_on():

@@ -1,1 +1,1 @@
-"""Populations: trials that train at the same time, where poor ones copy good ones."""
+"""Population-based training: trials train in parallel, and poor ones copy good ones."""

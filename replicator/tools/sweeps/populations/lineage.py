@@ -1,4 +1,4 @@
-"""`lineage.png`: the metric of each member of a population over its steps, and what it copied."""
+"""`lineage.png`: the metric of each population member over steps, and which members it copied."""
 
 import dataclasses
 import io
@@ -16,30 +16,30 @@ import numpy as np
 
 FILE = "lineage.png"
 _MOST_PANELS = 4
-_LOG_FROM = 10.0  # A metric that spans this factor gets a logarithmic axis.
+_LOG_FROM = 10.0  # A metric that varies by this factor gets a logarithmic axis.
 
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """Drawn for a member and a generation: its bindings, and whose checkpoint it begins with."""
+  """A member's draw for a generation: its bindings, and whose checkpoint it starts from."""
 
   bindings: space.Point
-  parent: int = 0  # The number of a member, from 1 on; 0 if it goes on with its own.
+  parent: int = 0  # A member's number, starting at 1; 0 if it continues from its own.
 
 
 Generation = Sequence[Draw]
-Piece = tuple[int, int, list[tuple[int, float]]]  # Generation and member, from 0 on, and points.
+Piece = tuple[int, int, list[tuple[int, float]]]  # Generation and member, from 0, and points.
 
 
 def pieces(interval: int, generations: Sequence[Generation],
            series: Sequence[Mapping[int, float]]) -> Iterator[Piece]:
-  """The curve of each member in each generation; that of a copy begins at its donor's value.
+  """Yields each member's curve in each generation; a copy's curve starts at its donor's value.
 
   Args:
-    interval: the steps of a generation.
-    generations: what was drawn for each, from the first on.
-    series: by member, the values of the metric by step; those that are not finite are left out.
+    interval: the number of steps per generation.
+    generations: the draws of each generation, from the first.
+    series: for each member, the metric by step; non-finite values are skipped.
   """
   for generation, members in enumerate(generations):
     begin, end = generation * interval, (generation + 1) * interval
@@ -52,7 +52,7 @@ def pieces(interval: int, generations: Sequence[Generation],
 
 def write(folder: pathlib.Path, file: SweepFile, generations: Sequence[Generation],
           series: Sequence[Mapping[int, float]]) -> None:
-  """Draws a panel for each of the first names whose values are numbers, and colors it by them."""
+  """Draws a panel for each of the first numeric names, with curves colored by its value."""
   from matplotlib import ticker  # Slow to import.
   from matplotlib.backends.backend_agg import FigureCanvasAgg
   from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def write(folder: pathlib.Path, file: SweepFile, generations: Sequence[Generatio
 
 def _colors(axes: Any, name: str, given: space.Distribution | None,
             generations: Sequence[Generation]) -> Any:
-  """A function from a value of a name to its color, of which the axes get a scale."""
+  """Adds a color scale to the axes; returns a function from a name's value to its color."""
   from matplotlib import cm, colors
   if given is None:
     return lambda value: "C0"

@@ -1,13 +1,13 @@
-"""Population-based training: members train at the same time, and the poor ones copy the good ones.
+"""Population-based training: members train in parallel, and poor ones copy good ones.
 
 Jaderberg et al. 2017 (arXiv:1711.09846). A generation trains each member for `sweep.interval`
-steps, as a trial that resumes in its own folder. Then each member of the lowest quarter, and each
-that failed, copies the checkpoint of a member of the top quarter, and goes on with that member's
-bindings, perturbed. They are those of its next command: a copy brings none of its donor's.
+steps, as a trial that resumes in its own folder. Then each member in the bottom quarter, and each
+that failed, copies the checkpoint of a member in the top quarter, and continues with that member's
+bindings, perturbed. The bindings are in its next command, not in the copied checkpoint.
 
-What is drawn depends on the seed, the generation and the member. It is written, for the whole
-generation, before anything is copied; and all is copied before a member of the generation starts.
-So a sweep that is killed at any moment goes on as it would have.
+All draws depend only on the seed, the generation and the member. The draws for a whole generation
+are written before any checkpoint is copied, and all checkpoints are copied before any member of the
+generation starts. So a sweep killed at any moment continues as if nothing had happened.
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ from replicator.tools.sweeps.results import TrialResult, rank
 from replicator.tools.sweeps.sweep_file import STEPS, SweepFile
 from replicator.tools.sweeps.trials import DONE, Record
 
-_SHARE = 4  # The lowest quarter copies the top quarter.
+_SHARE = 4  # The bottom quarter copies the top quarter.
 _RESAMPLED = 0.25  # The probability that a value is drawn from its space.
 _FACTORS = (0.8, 1.2)
 
 
 def following(file: SweepFile, generations: Sequence[Generation], scores: Sequence[float]
               ) -> list[Draw]:
-  """The generation after `generations`, whose last one has ended with `scores`, by member.
+  """Draws the generation after `generations`, from the last one's `scores`, by member.
 
-  The score of a member that failed is nan. Without a finite score there is none: the list is empty.
+  The score of a failed member is nan. Returns an empty list if no score is finite.
   """
   last, count = generations[-1], len(scores)
   order = sorted(range(count), key=lambda i: rank(scores[i], file.goal))  # The best first.
@@ -57,7 +57,7 @@ def following(file: SweepFile, generations: Sequence[Generation], scores: Sequen
 
 def _perturbed(names: Mapping[str, space.Distribution], bindings: space.Point, draw: str
                ) -> space.Point:
-  """The bindings with each value changed; a name that is added does not change those of others."""
+  """Returns the bindings with all values changed; adding a name does not affect the others."""
   changed = {}
   for name, value in bindings.items():
     uniform = random.Random(f"{draw}/{name}").random
@@ -69,26 +69,26 @@ def _perturbed(names: Mapping[str, space.Distribution], bindings: space.Point, d
 
 
 class Population:
-  """Gives the members of each generation one after another, as `Search` gives trials.
+  """The source of each generation's members, with the methods of `Search`.
 
   Attributes:
-    trials: `{id: Record}`, the members in their present generation, as if none had begun it.
+    trials: `{id: Record}`, the members in the current generation, as if none had started it.
     count: the number of members.
   """
 
   def __init__(self, file: SweepFile, results: Mapping[str, TrialResult], retry_failed: bool,
                folder: pathlib.Path, note: Callable[[str], None]):
-    """Goes on with what the sweep's folder and the `results`, which stay up to date, record."""
+    """Continues from the records in the sweep's folder and in `results`, which stays up to date."""
     self._file, self._results, self._folder, self._note = file, results, folder, note
     self.count, self._interval = file.trials or 0, file.interval or 0
     digest = search.digest_of(file, file.metric, file.trials, file.interval, file.search_seed)
     self._ids = [f"member={number}_{digest}" for number in range(1, self.count + 1)]
-    self._path = folder / f"population_{digest}.json"  # A folder may have those of several files.
+    self._path = folder / f"population_{digest}.json"  # Several sweep files may share a folder.
     self._enter(self._recorded() or [[Draw(point) for point in search.points(file)]],
                 retry_failed)
 
   def _recorded(self) -> list[Generation]:
-    """The generations that were written; none before the second one begins."""
+    """Returns the generations on disk; none before the second one begins."""
     if not self._path.exists():
       return []
     names = self._file.space()
@@ -102,7 +102,7 @@ class Population:
     self._left = [trial for trial in self.trials.values()
                   if not (self._has_entered(trial)
                           and self._results[trial.id].record.is_ended(retry_failed))]
-    self._open = {trial.id for trial in self._left}  # With those that run now.
+    self._open = {trial.id for trial in self._left}  # Including those running now.
 
   def _trials(self, generations: Sequence[Generation]) -> Iterator[Record]:
     steps = len(generations) * self._interval
@@ -117,16 +117,16 @@ class Population:
 
   @property
   def _end(self) -> int:
-    """The step at which the present generation ends."""
+    """The step at which the current generation ends."""
     return len(self._generations) * self._interval
 
   @property
   def stage(self) -> str:
-    """Where the sweep is: `generation 2 of 4: `."""
+    """The progress of the sweep: `generation 2 of 4: `."""
     return f"generation {len(self._generations)} of {self._file.steps() // self._interval}: "
 
   def explained(self) -> Iterator[str]:
-    """Lines on what follows the trials."""
+    """Yields lines about what follows the trials."""
     if (left := self._file.steps() - self._end) > 0:
       share = max(1, self.count // _SHARE)
       yield (f"\nthen, {left // self._interval} times: the {share} of the worst "
@@ -134,14 +134,14 @@ class Population:
              f"with its bindings, perturbed; all train for {self._interval} steps more")
 
   def peek(self) -> Record | None:
-    """The trial that `propose` would return now."""
+    """Returns the trial that `propose` would return now."""
     if self._left:
       return self._left[0]
     generations = self._next_generations()
     return next(self._trials(generations)) if generations else None
 
   def propose(self) -> Record | None:
-    """Returns the next trial to run; None if none is left, or some of its generation still run."""
+    """Returns the next trial; None if none is left, or the current generation is still running."""
     if generations := self._next_generations():
       write_whole(self._path, json.dumps(
           [list(map(dataclasses.asdict, each)) for each in generations], default=repr) + "\n")
@@ -152,17 +152,17 @@ class Population:
     return self._left.pop(0)
 
   def _next_generations(self) -> list[Generation]:
-    """All generations with the next one; [] if there is none, or the present one still runs."""
+    """Returns all generations and the next; [] if there is none, or the current one is running."""
     if self._open or self._end >= self._file.steps():
       return []
     made = following(self._file, self._generations, list(map(self._score, self._ids)))
     return [*self._generations, made] if made else []
 
   def _begin(self) -> None:
-    """Copies the checkpoints of a generation, and records all members as in it, once."""
+    """Copies the checkpoints of a generation, and records its members as in it, once."""
     waiting = [each for each in zip(self.trials.values(), self._generations[-1], strict=True)
                if len(self._generations) > 1 and not self._has_entered(each[0])]
-    # The copies first: while there is one to make, the donors still are where they ended.
+    # Copies go first: until they are done, the donors must stay at the step where they ended.
     for trial, member in sorted(waiting, key=lambda each: not each[1].parent):
       result = self._results[trial.id]
       if member.parent:
@@ -171,7 +171,7 @@ class Population:
       result.record.write(trials.folder_of(self._folder, trial.id))
 
   def _has_entered(self, trial: Record) -> bool:
-    """Whether a member has a record of the present generation."""
+    """Returns whether a member has a record of the current generation."""
     result = self._results.get(trial.id)
     return bool(result and result.record.generation == trial.generation)
 
@@ -193,9 +193,9 @@ class Population:
                f"{trials.label(member.bindings)}")
 
   def _score(self, trial_id: str) -> float:
-    """The metric of a member at the end of the generation; nan if it failed or is not finite.
+    """Returns a member's metric at the end of the generation; nan if it failed or is not finite.
 
-    Raises a UsageError if it is done, and can neither be compared nor go on.
+    Raises a UsageError if it is done but lacks the metric or the checkpoint.
     """
     result, end = self._results[trial_id], self._end
     if result.record.status != DONE:
@@ -212,21 +212,21 @@ class Population:
     return value
 
   def is_poor(self, result: TrialResult) -> bool:
-    """Whether a running trial should be stopped: never."""
+    """Returns False: running members are never pruned."""
     return False
 
   def ended(self, result: TrialResult) -> None:
-    """Counts a member that has ended; raises a UsageError if the sweep cannot go on with it."""
+    """Marks a member as ended; raises a UsageError if the sweep cannot continue with it."""
     self._open.discard(result.record.id)
-    if result.series:  # Else the sweep says what its trials log.
+    if result.series:  # Otherwise, the sweep reports what its trials log.
       self._score(result.record.id)
 
   def draw(self) -> None:
-    """Draws the lineage of the members into the sweep's folder."""
+    """Draws the lineage of the members to a file in the sweep's folder."""
     series = [dict(self._results[i].series) if i in self._results else {} for i in self._ids]
     lineage.write(self._folder, self._file, self._generations, series)
 
 
 def _checkpoint(folder: pathlib.Path, trial_id: str, step: int) -> pathlib.Path:
-  """Where a run saves, see `replicator.training.checkpoints`, which loads TensorFlow."""
+  """Returns the path of a checkpoint; see `replicator.training.checkpoints` (loads TensorFlow)."""
   return trials.folder_of(folder, trial_id) / "checkpoints" / f"step-{step:08d}"

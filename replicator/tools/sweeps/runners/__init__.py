@@ -1,1 +1,1 @@
-"""Where the trials of a sweep run: on this machine, in a Slurm array, or on a Ray cluster."""
+"""Runners of a sweep's trials: on this machine, in a Slurm array, or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Trials as processes on this machine, which share its cores and have GPUs of their own."""
+"""Runs trials as processes on this machine, which share its cores and have their own GPUs."""
 
 import os
 import pathlib
@@ -10,14 +10,14 @@ from replicator.tools.sweeps.trial_process import Attempt
 from replicator.tools.sweeps.trials import Record
 from replicator.training.workdir.provenance import usable_cores
 
-CORES = 2  # The cores of a trial, unless the command line says how many run at a time.
+CORES = 2  # Cores per trial, unless the command line sets how many trials run at a time.
 
 
 def run(sweep: Sweep, jobs: int | None) -> None:
-  """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped.
+  """Runs the remaining trials, `jobs` at a time; returns when all have ended or stopped.
 
   Raises:
-    UsageError: there are not enough GPUs for so many trials at a time.
+    UsageError: there are not enough GPUs for `jobs` trials at a time.
   """
   gpus = usable_gpus()
   free = groups(gpus, sweep.file.gpus_of_trial(len(gpus)), jobs)
@@ -38,13 +38,13 @@ def run(sweep: Sweep, jobs: int | None) -> None:
 
 
 def divided(jobs: int | None) -> tuple[int, int]:
-  """How many trials run at a time on this machine, and the number of threads of each."""
+  """Returns how many trials run at a time on this machine, and the threads per trial."""
   jobs = jobs or max(1, usable_cores() // CORES)
   return jobs, max(1, usable_cores() // jobs)
 
 
 def usable_gpus() -> list[str]:
-  """The GPUs that this process may use, by their names in CUDA_VISIBLE_DEVICES."""
+  """Returns the GPUs available to this process, by their names in CUDA_VISIBLE_DEVICES."""
   visible = os.environ.get("CUDA_VISIBLE_DEVICES")
   if visible is None:
     return [str(i) for i, _ in enumerate(pathlib.Path("/dev").glob("nvidia[0-9]*"))]
@@ -52,10 +52,10 @@ def usable_gpus() -> list[str]:
 
 
 def groups(gpus: list[str], each: int, jobs: int | None) -> list[str]:
-  """The GPUs of each trial that may run at a time, such as `["0,1", "2,3"]`; [] if all share them.
+  """Groups GPUs for trials that run at the same time, as `["0,1", "2,3"]`; [] if all share them.
 
   Raises:
-    UsageError: there are not enough for `jobs` trials at a time.
+    UsageError: there are not enough GPUs for `jobs` trials at a time.
   """
   if not each:
     return []

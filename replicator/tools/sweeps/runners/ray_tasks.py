@@ -1,7 +1,7 @@
-"""Trials as Ray tasks, on a local cluster or on the one that RAY_ADDRESS names.
+"""Runs trials as Ray tasks, on a local cluster or on the one at RAY_ADDRESS.
 
-Ray starts a task again when its worker or its machine dies; the trial then resumes. All machines
-must see the sweep's folder and the experiment.
+Ray restarts a task if its worker or machine dies; the trial then resumes. All machines must have
+access to the sweep's folder and the experiment.
 """
 
 import functools
@@ -16,22 +16,22 @@ from replicator.tools.sweeps.sweep import Sweep
 from replicator.tools.sweeps.trial_process import Attempt
 from replicator.tools.sweeps.trials import FAILED, STOPPED, WAITING
 
-_OBJECT_BYTES = 100 * 2 ** 20  # Tasks pass almost nothing; Ray would take 30 % of the memory.
+_OBJECT_BYTES = 100 * 2 ** 20  # Tasks pass little data; Ray's default is 30% of the memory.
 _MAX_RETRIES = 3
 
 
 def run(sweep: Sweep, jobs: int | None) -> None:
-  """Runs the trials that are left, `jobs` at a time; returns when all have ended or stopped.
+  """Runs the remaining trials, `jobs` at a time; returns when all have ended or stopped.
 
   Raises:
     UsageError: Ray is not installed, or its cluster does not answer.
   """
-  # Trials that reserve no GPUs see all those of their machine.
+  # Lets trials that reserve no GPUs see all GPUs of their machine.
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
   each = local.CORES
   if not ray_cluster.address():
     jobs, each = local.divided(jobs)
-  # On a local cluster `jobs` trials run at a time, even if that is more than there are cores.
+  # A local cluster runs `jobs` trials at a time, even if they need more cores than there are.
   ray = ray_cluster.connect("--runner=ray", num_cpus=(jobs or 1) * each,
                             object_store_memory=_OBJECT_BYTES)
   gpus = sweep.file.gpus_of_trial(int(ray.cluster_resources().get("GPU", 0)))
@@ -41,14 +41,14 @@ def run(sweep: Sweep, jobs: int | None) -> None:
         lambda trial_id: functools.partial(
             _has_ended, ray, sweep, trial_id,
             task.remote(trial_id, sweep.folder.resolve(), each, os.getcwd())),
-        # One task more than fits makes an autoscaling cluster grow.
+        # One task more than fits makes an autoscaling cluster scale up.
         slots=lambda: jobs or int(ray.cluster_resources().get("CPU", 0)) // each + 1)
   finally:
     ray.shutdown()
 
 
 def _has_ended(ray: Any, sweep: Sweep, trial_id: str, task: Any) -> bool:
-  """Whether a trial has ended, its worker has died, or a stopping sweep does not start it."""
+  """Returns whether a trial has ended, its worker died, or a stopping sweep will not start it."""
   if not ray.wait([task], timeout=0)[0]:
     return sweep.stopping and sweep.status(trial_id) == WAITING and sweep.give_up(trial_id, STOPPED)
   try:
@@ -61,5 +61,5 @@ def _has_ended(ray: Any, sweep: Sweep, trial_id: str, task: Any) -> bool:
 
 
 def _run_trial(trial_id: str, folder: pathlib.Path, threads: int, cwd: str) -> None:
-  """Runs a trial; Ray calls it in a worker."""
+  """Runs a trial in a Ray worker."""
   Attempt(trial_id, folder, threads, cwd).run()

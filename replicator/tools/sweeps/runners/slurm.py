@@ -1,8 +1,8 @@
-"""Trials as a Slurm array, one index for each trial that is left.
+"""Runs trials as a Slurm job array, with one index per remaining trial.
 
-The sweep writes the script of the array, `slurm.sh`, into its folder, submits it with sbatch, and
-shows the progress until the array ends. All machines must see the folder. `slurm.job` holds the
-number of the job.
+The sweep writes the array's script, `slurm.sh`, into its folder, submits it with sbatch, and shows
+the progress until the array ends. All machines must have access to the folder. `slurm.job` holds
+the job ID.
 """
 
 import functools
@@ -20,14 +20,15 @@ from replicator.tools.sweeps.sweep import Sweep
 from replicator.tools.sweeps.trials import FAILED, RUNNING, STOPPED, WAITING
 
 JOB = "slurm.job"
-_QUEUE_SECONDS = 30.0  # Between two calls of squeue.
+_QUEUE_SECONDS = 30.0  # Between calls of squeue.
 
 
 def run(sweep: Sweep, jobs: int | None) -> None:
-  """Submits the trials that are left, `jobs` at a time if given; returns when all have ended.
+  """Submits the remaining trials, `jobs` at a time if given; returns when all have ended.
 
   Raises:
-    UsageError: sbatch is missing or rejects the script, or an earlier array is in the queue.
+    UsageError: sbatch is missing or rejects the script, an earlier array is still in the queue, or
+      the trials are not known in advance.
   """
   if sweep.file.optuna or sweep.file.population:
     key = "optuna" if sweep.file.optuna else "population"
@@ -43,16 +44,16 @@ def run(sweep: Sweep, jobs: int | None) -> None:
 
 
 def _is_in_queue(job: str) -> bool:
-  """Whether the job is in Slurm's queue, or Slurm does not answer now."""
+  """Returns whether the job is in Slurm's queue, or may be because Slurm does not answer."""
   process = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True,
                            text=True)
-  if process.returncode:  # Slurm forgets a job some minutes after its end.
+  if process.returncode:  # Slurm forgets a job a few minutes after it ends.
     return "Invalid job id" not in process.stderr
   return bool(process.stdout.strip())
 
 
 class _Array:
-  """An array of the added trials, submitted when the first one is looked at."""
+  """A job array of the added trials, submitted when the first one is polled."""
 
   def __init__(self, sweep: Sweep, jobs: int | None):
     self._sweep, self._jobs = sweep, jobs
@@ -62,7 +63,7 @@ class _Array:
     self._asked, self._is_in_queue = time.monotonic(), True
 
   def add(self, trial_id: str) -> Callable[[], bool]:
-    """Adds an index to the array; returns a function that says whether its trial has ended."""
+    """Adds an index to the array; returns a function that tells whether its trial has ended."""
     self._trials.append(trial_id)
     return functools.partial(self._has_ended, trial_id)
 
@@ -71,11 +72,11 @@ class _Array:
       self._submit()
     if self._sweep.stopping and not self._is_canceled:
       self._is_canceled = True
-      if self._job:  # The indices that run save by themselves.
+      if self._job:  # Running trials save by themselves.
         subprocess.run(["scancel", "--state=PENDING", self._job], capture_output=True)
     if self._job and time.monotonic() > self._asked + _QUEUE_SECONDS:
       self._asked, self._is_in_queue = time.monotonic(), _is_in_queue(self._job)
-    # Read after the queue: the last task has written its record.
+    # Read after the queue, so that an ended task has written its record.
     status = self._sweep.status(trial_id)
     if status == WAITING and self._sweep.stopping:
       return self._sweep.give_up(trial_id, STOPPED)

@@ -4,10 +4,13 @@ import weakref
 
 from models.gan.evaluation import feature_metrics
 from models.gan.evaluation.feature_metrics import FeatureMetrics
+from models.gan.evaluation.sample_evaluator import SampleEvaluator
+from models.gan.latents.distributions import normal_latents
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance, intra_class_frechet_distance
 from models.metrics.extractors.extractor import Extracted
 from models.vision.builtin.digits import Digits, digit_images
+from models.vision.images.classes import Classes
 from models.vision.images.image_source import InMemoryImages, to_unit_range
 from replicator import Replicator
 from replicator.errors import UsageError
@@ -94,7 +97,7 @@ def test_classes_that_are_not_equal_in_batches_that_they_do_not_divide(tmp_path,
   images, labels = digit_images()[0][:100], np.minimum(digit_images()[1][:100], 2)
   source = InMemoryImages(images, labels, tuple("012"))
   found = FeatureMetrics(source, tmp_path, Means, ["intra_fid"], 40).measure(
-      lambda n, part: IMAGES[:n][part], num_classes=3)
+      lambda n, part: IMAGES[:n][part], Classes.numbered(3))
   chosen = np.sort(np.random.default_rng(1).permutation(100)[:40])
   features = Means()(np.repeat(digit_images()[0], 3, -1)).features
   expected = intra_class_frechet_distance(features[chosen], labels[chosen], features[:40],
@@ -114,3 +117,29 @@ def test_too_few_images_for_a_metric_end_with_one_line(tmp_path):
     FeatureMetrics(Digits(), tmp_path, Means, ["kid"], 900)
   with pytest.raises(UsageError, match="no metric 'fdi'"):
     FeatureMetrics(Digits(), tmp_path, Means, ["fdi"])
+
+
+class Perfect:
+  """A generator of dark images of the class 0 and bright ones of the class 1."""
+
+  latents = staticmethod(normal_latents)
+  latent_dim, num_classes = 64, 2
+
+  def generate(self, z, labels):
+    level = np.where(np.asarray(labels) == 0, 60.0, 190.0)[:, None]
+    gray = np.clip(np.floor(level + 25 * np.asarray(z)), 0, 255)
+    return gray.reshape(-1, 8, 8, 1) / 127.5 - 1
+
+
+def test_a_perfect_generator_of_unequal_classes_is_near_its_data(tmp_path):
+  labels = np.repeat([0, 1], [270, 30])
+  z = np.random.default_rng(0).normal(size=[300, 64])
+  images = np.round((Perfect().generate(z, labels) + 1) * 127.5).astype(np.uint8)
+  data = InMemoryImages(images, labels, ("dark", "bright"))
+  quality = lambda *given: FeatureMetrics(*given, Means, ["fid", "prdc", "intra_fid"], 300)
+  found, equal = (SampleEvaluator(data, str(tmp_path), quality, 2, balanced)(Perfect())
+                  for balanced in (False, True))
+  # Shares of a half move the mean of each of 8 features by almost 0.4 x 130.
+  assert equal.scalars["frechet_distance"] > 8 * 50 ** 2
+  assert found.scalars["frechet_distance"] < 30
+  assert found.scalars["coverage"] > 0.9 and found.scalars["intra_class_frechet_distance"] < 200

@@ -4,6 +4,7 @@ import math
 
 from models.gan.evaluation.mode_coverage import ModeCoverage
 from models.vision.builtin.digits import Digits, StackedDigits
+from models.vision.images.classes import Classes
 from models.vision.images.image_source import read, to_unit_range
 
 import numpy as np
@@ -64,6 +65,7 @@ def test_images_that_are_not_finite_give_nan_and_no_mode(coverage):
 def test_labels_are_compared_with_modes(coverage):
   images, labels = read(SOURCE, np.arange(2000))
   in_turn = to_unit_range(images[np.argsort(labels, kind="stable")[::2]]).numpy()  # 0, 1, ... 999
-  result = coverage.measure(lambda n: np.concatenate([in_turn, in_turn]), num_classes=1000)
+  result = coverage.measure(lambda n: np.concatenate([in_turn, in_turn]),
+                            Classes.numbered(1000))
   assert result["label_accuracy"] > 0.95
   assert result["lowest_label_accuracy"] == 0  # The classifier reads some mode as another.

@@ -2,6 +2,7 @@
 
 from models.gan.evaluation.sample_evaluator import SampleEvaluator, samples
 from models.gan.latents.distributions import normal_latents
+from models.vision.images.classes import Classes
 from models.vision.images.image_source import InMemoryImages
 from replicator import random
 from replicator.step import context
@@ -34,8 +35,8 @@ class Quality:
   def __init__(self, data, folder):
     self.made_with = data, folder
 
-  def measure(self, generate, num_classes):
-    return {"images": len(generate(7)), "classes": num_classes}
+  def measure(self, generate, classes):
+    return {"images": len(generate(7)), "classes": len(classes)}
 
 
 def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
@@ -45,11 +46,32 @@ def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
   for _ in range(2):
     found = evaluator(gan := Gan(num_classes=4))
   assert made == [("data", "folder")]  # Its classifier is trained once.
-  assert (found.scalars, found.method) == ({"images": 7, "classes": 4}, "in words")
+  assert found.scalars == {"images": 7, "classes": 4}
+  assert found.method == "in words; labels in the shares of the data"
   assert [len(z) for z in gan.codes] == [9, 7]
   colors = found.images["samples"][16::33, 16::33, 0]  # The middle of each enlarged image.
   levels = np.round((np.array([0, 1, 2, 3, 0, 1, 2, 3, 0]) / 8 + 1) * 127.5)
   np.testing.assert_array_equal(colors.ravel(), levels)
+
+
+@pytest.mark.parametrize("balanced, words, counts", [
+    (False, "the shares of the data", [9, 0, 1]), (True, "equal shares", [5, 0, 5])])
+def test_labels_have_the_shares_of_the_data_and_the_picture_has_all(balanced, words, counts):
+  labels = np.array([0, 2, *[0] * 8])
+  data = InMemoryImages(np.zeros([10, 2, 2, 1], np.uint8), labels, ("a", "b", "c"))
+  given = []
+
+  class Measured(Quality):
+    def measure(self, generate, classes):
+      given.append((8 * generate(10)[:, 0, 0, 0], classes.in_shares(10)))
+      return {}
+
+  found = SampleEvaluator(data, "folder", Measured, rows=2, balanced=balanced)(Gan(num_classes=3))
+  [(drawn, told)] = given
+  assert np.bincount(drawn.astype(int)).tolist() == counts and drawn.tolist() == told.tolist()
+  assert found.method == f"in words; labels in {words}"
+  colors = found.images["samples"][16::33, 16::33, 0]
+  assert len(np.unique(colors)) == 2 and colors[0, 0] == colors[1, 0]  # 0, 2, 0, 2.
 
 
 class Mirror(Gan):
@@ -83,7 +105,7 @@ def test_an_encoder_without_reconstruct_is_no_fault_of_the_evaluation():
 
 def test_samples_have_all_classes_in_turn_and_come_in_batches():
   gan = Gan(num_classes=3)
-  found = samples(gan, 7, batch_size=3)
+  found = samples(gan, 7, classes=Classes.numbered(3), batch_size=3)
   assert (8 * found[:, 0, 0, 0]).tolist() == [0, 1, 2, 0, 1, 2, 0]
   assert [len(z) for z in gan.codes] == [3, 3, 1]
   samples(gan := Gan(num_classes=0), 501)

@@ -5,6 +5,7 @@ from models.gan.evaluation.sample_evaluator import SampleEvaluator
 from models.gan.evaluation.sample_quality import SampleQuality, label_accuracies
 from models.gan.latents.distributions import normal_latents
 from models.vision.builtin.digits import Digits
+from models.vision.images.classes import Classes
 from models.vision.images.image_source import InMemoryImages, read, to_unit_range
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
   source = InMemoryImages(images_of([3, 3]), np.repeat([0, 1], 3), tuple("ab"))
   quality = SampleQuality(source, tmp_path, num_samples=6)
   drawn = images_of([1, 1])[classes]
-  result = quality.measure(lambda n: to_unit_range(drawn).numpy(), num_classes=2)
+  result = quality.measure(lambda n: to_unit_range(drawn).numpy(), Classes.numbered(2))
   assert result["label_accuracy"] == pytest.approx(accuracy)
   assert result["lowest_label_accuracy"] == pytest.approx(lowest)
   # The softmax of the logits 1, 0, 0, 0.
@@ -87,9 +88,9 @@ def test_a_label_counts_if_the_classifier_finds_it(classes, accuracy, lowest, of
 
 
 def test_classes_without_samples_do_not_count():
-  assert label_accuracies(np.array([0, 1, 1]), num_classes=5) == {
+  assert label_accuracies(np.array([0, 1, 1]), np.array([0, 1, 4])) == {
       "label_accuracy": pytest.approx(2 / 3), "lowest_label_accuracy": 0.0}
-  assert label_accuracies(np.array([0, 1]), num_classes=5)["lowest_label_accuracy"] == 1.0
+  assert label_accuracies(np.array([0, 1]), np.array([0, 1]))["lowest_label_accuracy"] == 1.0
 
 
 def test_two_images_of_each_are_enough_and_no_more_are_used_than_there_are(of_pixels, tmp_path):
@@ -124,7 +125,7 @@ def test_any_precision_is_accepted(quality, dtype):
 
 
 def test_images_that_are_not_finite_give_nan_and_no_class_or_label(quality):
-  result = quality.measure(lambda n: np.full([n, 8, 8, 1], np.nan, np.float32), num_classes=10)
+  result = quality.measure(lambda n: np.full([n, 8, 8, 1], np.nan), Classes.numbered(10))
   assert result["label_accuracy"] == result["lowest_label_accuracy"] == 0
   assert np.isnan(result["classifier_frechet_distance"])
   assert result["classes_covered"] == 0

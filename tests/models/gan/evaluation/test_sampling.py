@@ -1,10 +1,13 @@
 """Samples belong to a seed and a number; truncation, classes, paths, and what is refused."""
 
 import math
+import types
 
 from models.gan.evaluation import sampling
 from models.gan.latents import distributions
 from models.gan.latents.distributions import normal_latents, uniform_latents
+from models.vision.images.classes import Classes
+from models.vision.images.image_source import InMemoryImages
 from replicator import GlobalBatchNorm, wrap_optimizer
 from replicator.errors import UsageError
 from replicator.step import context
@@ -65,6 +68,28 @@ def test_classes_come_in_turn():
   assert drawn(Painter(num_classes=3), 40)[1].tolist() == [i % 3 for i in range(40)]
   assert drawn(Painter(num_classes=9), 5, classes=[3, 7])[1].tolist() == [3, 7, 3, 7, 3]
   assert drawn(Painter(), 3)[1].tolist() == [0, 0, 0]
+
+
+def test_classes_come_in_their_shares_and_those_without_images_never():
+  few = Classes(("a", "b", "c"), (90, 0, 10))
+  found = drawn(Painter(num_classes=3), 40, classes=few)[1]
+  assert found.tolist() == few.in_shares(40).tolist() and np.bincount(found).tolist() == [36, 0, 4]
+  gan = Painter(num_classes=3)
+  gan.classes = few
+  assert drawn(gan, 4)[1].tolist() == [0, 2, 0, 2]
+
+
+def test_a_run_has_the_classes_of_its_training():
+  source = InMemoryImages(np.zeros([3, 1, 1, 1], np.uint8), np.array([0, 1, 1]), ("cat", "dog"))
+  run = types.SimpleNamespace(module=Painter(num_classes=2), inputs=source)
+  pets = Classes(("cat", "dog"), (1, 2))
+  for facts in ({}, {"data": source.summary()}):
+    assert sampling.classes_of_run(run, facts) == pets
+  with pytest.raises(UsageError, match="was trained on the classes cat, eel, and its data has cat, "
+                                       "dog now"):
+    sampling.classes_of_run(run, {"data": {"classes": {"cat": 1, "eel": 2}}})
+  without = types.SimpleNamespace(module=Painter(), inputs=source)
+  assert not sampling.classes_of_run(without, {"data": source.summary()})
 
 
 def test_the_class_does_not_change_the_code():
@@ -189,7 +214,7 @@ NOWHERE = "write several seeds, several classes, or as many of both"
     *((latents, lambda latents, share=share: distributions.truncated(latents, share), line)
       for latents, share, line in [
           (normal_latents, -1.0, "truncation = -1.0: must be above 0"),
-          (uniform_latents, 1.5, "the codes are uniform in .-1, 1.*; write at most 1"),
+          (uniform_latents, 1.5, "the latents are uniform in .-1, 1.*; write at most 1"),
           (own_latents, 0.5, "these are of 'own_latents'; leave it out")]),
     *((Painter(num_classes=4), lambda gan, to=to: sampling.interpolate(gan, 5, *to), NOWHERE)
       for to in [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])]),
@@ -209,14 +234,14 @@ def test_what_cannot_be_sampled_is_refused(gan, call, line):
 
 def test_images_and_classes_of_a_set_of_samples_are_those_of_the_seed():
   images, labels = drawn(Painter(num_classes=3), 40, seed=3)
-  found = sampling.SampleSet("run", Painter(num_classes=3), 40, seed=3)
+  found = sampling.SampleSet("run", Painter(num_classes=3), 40, 3, Classes.numbered(3))
   assert (found.size, found.resolution, found.formats) == (40, (1, DIM + 1), set())
   chosen = np.array([1, 30, 31, 33, 38])  # A batch has 32 images, which 3 does not divide.
   assert found.labels(chosen).tolist() == labels[chosen].tolist() == [1, 0, 1, 0, 2]
   np.testing.assert_array_equal(np.concatenate(list(found.batches(chosen))),
                                 np.repeat(images[chosen], 3, -1))
   assert images[:, 0, -1, 0].tolist() == [[128, 140, 153][i % 3] for i in range(40)]
-  assert sampling.SampleSet("run", Painter(), 40, seed=0).labels(chosen) is None
+  assert sampling.SampleSet("run", Painter(), 40, 0, Classes()).labels(chosen) is None
 
 
 class Normalizing(keras.Model):
@@ -250,7 +275,7 @@ def test_standing_statistics_are_those_of_the_averaged_weights_over_passes():
   for _ in range(2):
     found = gan.generate(tf.constant(codes[:32], tf.float32), tf.zeros([32], tf.int32))
     np.testing.assert_allclose(found[:, 0, :, 0], 0.1 * expected, rtol=1e-4, atol=1e-5)
-  assert np.concatenate(gan.generator.seen).tolist() == [i % 3 for i in range(96)]  # Seen once.
+  assert np.bincount(np.concatenate(gan.generator.seen)).tolist() == [32, 32, 32]  # Seen once.
   assert not gan.generator.norm.moving_mean.numpy().any()
 
 
@@ -265,6 +290,6 @@ def test_standing_statistics_are_of_many_classes_and_of_truncated_codes(monkeypa
   sampling.set_standing_statistics(gan, 2, truncation=0.5)
   gan.generate(tf.zeros([32, DIM]), tf.zeros([32], tf.int32))
   for seen in gan.generator.seen:
-    assert len(set(seen)) == 32 and seen.min() < 20 and seen.max() > 960
+    assert len(set(seen)) == 32 and seen.min() < 32 and seen.max() >= 960
   assert len(set(np.concatenate(gan.generator.seen))) == 64
   assert 0.9 < np.abs(np.concatenate(codes)).max() <= 2 * 0.5

@@ -47,9 +47,9 @@ def test_half_of_the_elements_move_and_none_leaves_the_range():
 
 
 def test_a_share_of_no_element_is_refused():
-  with pytest.raises(UsageError, match=r"share = 0\.05: is no element of a code of length 4"):
-    LatentOptimization(share=0.05)(quadratic, tf.constant(Z))
-  moved, _ = LatentOptimization(steps=0, share=0.05)(quadratic, tf.constant(Z))
+  with pytest.raises(UsageError, match=r"fraction = 0\.05: is no element of a latent of length 4"):
+    LatentOptimization(fraction=0.05)(quadratic, tf.constant(Z))
+  moved, _ = LatentOptimization(steps=0, fraction=0.05)(quadratic, tf.constant(Z))
   np.testing.assert_array_equal(moved, Z)
 
 
@@ -57,7 +57,8 @@ def test_it_is_differentiated_through():
   target = tf.Variable(TARGET)
 
   def loss():
-    moved, cost = LatentOptimization(2, share=1.0)(lambda z: quadratic(z, target), tf.constant(Z))
+    moved, cost = LatentOptimization(2, fraction=1.0)(lambda z: quadratic(z, target),
+                                                      tf.constant(Z))
     return tf.reduce_sum(moved ** 3) + cost
 
   np.testing.assert_allclose(*slopes([target], loss), rtol=1e-6)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 # All others inherit the score of DCGAN's; R3GAN has another one.
-NETWORKS = {"dcgan": functools.partial(DCGANDiscriminator, width=4),
+NETWORKS = {"dcgan": functools.partial(DCGANDiscriminator, base_channels=4),
             "r3gan": functools.partial(R3GANDiscriminator, widths=(8, 8))}
 IMAGES = tf.constant(np.random.default_rng(0).uniform(-1, 1, [3, 8, 8, 1]), tf.float32)
 

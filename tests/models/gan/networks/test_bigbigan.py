@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-F = functools.partial(BigGANDiscriminator, width=2)
+F = functools.partial(BigGANDiscriminator, base_channels=2)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def networks():
   """A float64 discriminator and encoder for 8 pixels, moved from their zeros and ones."""
   return moved(made(lambda: (
       BigBiGANDiscriminator(8, 1, 4, image_network=F, units=6, layers=2),
-      BigBiGANEncoder(8, 1, 4, width=2, units=6, layers=3))))
+      BigBiGANEncoder(8, 1, 4, base_channels=2, units=6, layers=3))))
 
 
 def linear(x, layer):
@@ -34,7 +34,7 @@ def relu(x):
 
 def test_the_scores_are_those_of_the_paper(networks):
   discriminator, _ = networks
-  images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
+  images, latents = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
 
   def perceptron(x, network):
     first, second = network.linear
@@ -42,13 +42,13 @@ def test_the_scores_are_those_of_the_paper(networks):
     return relu(x + linear(relu(x), second))
 
   of_image = discriminator.of_image.features(images).numpy()
-  of_code = perceptron(codes.numpy(), discriminator.of_code)
-  of_pair = perceptron(np.concatenate([of_image, of_code], 1), discriminator.of_pair)
+  of_latent = perceptron(latents.numpy(), discriminator.of_latent)
+  of_pair = perceptron(np.concatenate([of_image, of_latent], 1), discriminator.of_pair)
   joint = linear(of_pair, discriminator.joint_score)[:, 0]
-  code = linear(of_code, discriminator.code_score)[:, 0]
-  scores = discriminator(images, codes)
+  latent = linear(of_latent, discriminator.latent_score)[:, 0]
+  scores = discriminator(images, latents)
   np.testing.assert_allclose(scores.joint, joint, rtol=1e-10)
-  np.testing.assert_allclose(scores.code, code, rtol=1e-10)
+  np.testing.assert_allclose(scores.latent, latent, rtol=1e-10)
   np.testing.assert_allclose(scores.image, discriminator.of_image(images), rtol=1e-10)
 
 
@@ -71,8 +71,8 @@ def test_gradients_reach_every_variable(networks):
   images = tf.tanh(normal(6, 8, 8, 1))
 
   def loss():
-    codes = encoder(images, training=True)
-    scores = discriminator(images, codes.mean + codes.scale, training=True)
+    latents = encoder(images, training=True)
+    scores = discriminator(images, latents.mean + latents.scale, training=True)
     return tf.add_n([tf.reduce_sum(tf.square(score)) for score in scores])
 
   plain.check_gradients(networks, loss)
@@ -80,18 +80,19 @@ def test_gradients_reach_every_variable(networks):
 
 def test_a_training_call_moves_every_statistic_and_another_none(networks):
   discriminator, encoder = networks
-  images, codes = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
+  images, latents = tf.tanh(normal(3, 8, 8, 1)), normal(3, 4)
   plain.check_statistics(networks, lambda training: (
-      discriminator(images, codes, training=training), encoder(images, training=training)))
+      discriminator(images, latents, training=training), encoder(images, training=training)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resolution", [16, 32, 64, 128])
 def test_shapes(resolution):
   discriminator = BigBiGANDiscriminator(
-      resolution, 3, 6, functools.partial(BigGANDeepDiscriminator, width=4), units=5, layers=1)
-  encoder = BigBiGANEncoder(resolution, 3, 6, width=1, units=5, layers=1)
+      resolution, 3, 6, functools.partial(BigGANDeepDiscriminator, base_channels=4), units=5,
+      layers=1)
+  encoder = BigBiGANEncoder(resolution, 3, 6, base_channels=1, units=5, layers=1)
   images = tf.zeros([2, resolution, resolution, 3])
-  codes = encoder(images, training=True)
-  assert codes.mean.shape == codes.scale.shape == (2, 6)
-  assert [s.shape for s in discriminator(images, codes.mean, training=True)] == [(2,)] * 3
+  latents = encoder(images, training=True)
+  assert latents.mean.shape == latents.scale.shape == (2, 6)
+  assert [s.shape for s in discriminator(images, latents.mean, training=True)] == [(2,)] * 3

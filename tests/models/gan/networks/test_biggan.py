@@ -13,8 +13,8 @@ import tensorflow as tf
 def networks():
   """A float64 generator and discriminator for 16 pixels, moved from their zeros and ones."""
   return moved(made(lambda: (
-      BigGANGenerator(16, 3, 9, num_classes=3, width=4, embedding_dim=5, attention=8),
-      BigGANDiscriminator(16, 3, num_classes=3, width=4, attention=8))))
+      BigGANGenerator(16, 3, 9, num_classes=3, base_channels=4, embedding_dim=5, attention=8),
+      BigGANDiscriminator(16, 3, num_classes=3, base_channels=4, attention=8))))
 
 
 LABELS = tf.constant([2, 0, 1])
@@ -80,7 +80,7 @@ def test_generator_equals_the_plain_one(networks):
 
 
 def test_generator_without_classes_equals_the_plain_one(float64):
-  generator = BigGANGenerator(16, 3, 9, width=4)
+  generator = BigGANGenerator(16, 3, 9, base_channels=4)
   z = normal(3, 9)
   expected = plain_generator(generator, z.numpy(), None)
   np.testing.assert_allclose(generator(z, training=True), expected, atol=1e-10)
@@ -95,7 +95,7 @@ def test_discriminator_equals_the_plain_one(networks):
 
 
 def test_initial_weights_are_orthogonal_and_all_different(float64):
-  kernels = [v.numpy() for v in BigGANGenerator(8, 1, 4, 10, width=2).trainable_variables
+  kernels = [v.numpy() for v in BigGANGenerator(8, 1, 4, 10, base_channels=2).trainable_variables
              if v.name == "kernel"]
   for kernel in kernels:
     matrix = kernel.reshape(-1, kernel.shape[-1])

@@ -24,7 +24,7 @@ def built(block, shape):
 def test_up_block_equals_the_plain_one(float64, double):
   # Figure 16 of the paper: 1x1, 3x3, 3x3, 1x1 with a quarter of the channels between them. The
   # shortcut drops channels.
-  block = built(biggan_deep.DeepUpBlock(4, 5, double, leak=0.25), (None, 4, 4, 8))
+  block = built(biggan_deep.DeepUpBlock(4, 5, double, negative_slope=0.25), (None, 4, 4, 8))
   x, condition = normal(3, 4, 4, 8), normal(3, 5)
   h = x
   for i, (norm, convolution) in enumerate(zip(block.norms, block.convs, strict=True)):
@@ -42,7 +42,7 @@ def test_up_block_equals_the_plain_one(float64, double):
 
 @pytest.mark.parametrize("halve, filters", [(True, 8), (False, 4)])
 def test_down_block_equals_the_plain_one(float64, halve, filters):
-  block = built(biggan_deep.DeepDownBlock(filters, halve, leak=0.0), (None, 4, 4, 4))
+  block = built(biggan_deep.DeepDownBlock(filters, halve, negative_slope=0.0), (None, 4, 4, 4))
   x = normal(3, 4, 4, 4)
   h = x
   for convolution in block.convs[:-1]:
@@ -60,13 +60,14 @@ def test_down_block_equals_the_plain_one(float64, halve, filters):
 def test_attention_is_after_the_first_map_of_its_size_and_in_the_discriminator_after_the_last():
   # Maps have 4, 8, 8 and 16 pixels, and after the first convolution 8, 8, 4 and 4.
   for make, place in ((BigGANDeepGenerator, 2), (BigGANDeepDiscriminator, 3)):
-    network = make(16, 1, width=2, attention=8)
+    network = make(16, 1, base_channels=2, attention=8)
     places = [i for i, layer in enumerate(network.trunk) if isinstance(layer, SelfAttention)]
     assert places == [place]
 
 
 def test_the_discriminator_projects_its_features_on_the_class(float64):
-  discriminator = BigGANDeepDiscriminator(16, 3, 3, width=4, attention=8, leak=0.25)
+  discriminator = BigGANDeepDiscriminator(16, 3, 3, base_channels=4, attention=8,
+                                          negative_slope=0.25)
   images = tf.tanh(normal(3, 16, 16, 3))
   h = discriminator.features(images)
   linear, rows = normalized(discriminator.linear), normalized(discriminator.embedding)

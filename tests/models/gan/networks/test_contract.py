@@ -25,10 +25,10 @@ import tensorflow as tf
 
 LABELS = tf.constant([2, 0, 1])
 PAIRS = {
-    "sngan": (SNGANGenerator, SNGANDiscriminator, {"width": 1 / 16}),
-    "dcgan": (DCGANGenerator, DCGANDiscriminator, {"width": 4}),
-    "biggan": (BigGANGenerator, BigGANDiscriminator, {"width": 4}),
-    "biggan_deep": (BigGANDeepGenerator, BigGANDeepDiscriminator, {"width": 4}),
+    "sngan": (SNGANGenerator, SNGANDiscriminator, {"width_multiplier": 1 / 16}),
+    "dcgan": (DCGANGenerator, DCGANDiscriminator, {"base_channels": 4}),
+    "biggan": (BigGANGenerator, BigGANDiscriminator, {"base_channels": 4}),
+    "biggan_deep": (BigGANDeepGenerator, BigGANDeepDiscriminator, {"base_channels": 4}),
     "r3gan": (R3GANGenerator, R3GANDiscriminator, {})}
 R3GAN_STAGES = {"widths": (12, 8, 4, 4, 4, 4, 4), "groups": (4, 2, 1, 1, 1, 1, 1)}
 
@@ -93,8 +93,9 @@ def test_half_precision_changes_results_by_rounding(name):
                                   pytest.param(BigBiGANEncoder, marks=pytest.mark.slow)],
                          ids=lambda make: make.__name__)
 def test_sums_over_positions_are_not_taken_in_half_precision(make):
-  width = 1 / 16 if make is SNGANDiscriminator else 4
-  [network] = made(lambda: [make(16, 3, width=width)], "mixed_bfloat16")
+  channels = ({"width_multiplier": 1 / 16} if make is SNGANDiscriminator
+              else {"base_channels": 4})
+  [network] = made(lambda: [make(16, 3, **channels)], "mixed_bfloat16")
   features = network.features(tf.cast(tf.tanh(normal(8, 16, 16, 3)), tf.float32))
   # A sum of rounded numbers has more digits than they have.
   assert np.any(features != tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
@@ -167,20 +168,44 @@ def test_an_unknown_resolution_is_refused(make):
       make(resolution)
 
 
-ZEROS, CODES = np.zeros([2, 8, 8, 1]), np.zeros([2, 3])
-IMAGES_OF_BIGBIGAN = functools.partial(BigGANDiscriminator, width=2)
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # In Keras.
+@pytest.mark.parametrize("make", [
+    *(functools.partial(pair, name, 8, policy="float32") for name in PAIRS),
+    lambda: [Encoder(8, 1, 6, 1 / 16)], lambda: [BigBiGANEncoder(8, 1, 6, 4, 5, 1)],
+    lambda: [BigBiGANDiscriminator(8, 1, 4, IMAGES_OF_BIGBIGAN, 2, 1)],
+    lambda: [ACGANDiscriminator(8, 1, 3, lambda resolution, channels, num_classes: (
+        DCGANDiscriminator(resolution, channels, num_classes, 4)))],
+    lambda: [CycleGANGenerator(8, 1, 4, 1)], lambda: [PatchDiscriminator(16, 1, 4)],
+    lambda: [VQGANAutoencoder(8, 1, 4, 8, 1, 1)]],
+    ids=[*PAIRS, "encoder", "bigbigan encoder", "bigbigan", "acgan", "cyclegan", "patches",
+         "vqgan"])
+def test_keras_writes_and_loads_all_weights(make, tmp_path):
+  for network, again in zip(make(), make(), strict=True):
+    for number, variable in enumerate(network.variables):
+      numbers = np.arange(np.prod(variable.shape, dtype=int)) + number
+      variable.assign(np.reshape(numbers, variable.shape).astype(variable.dtype))
+    network.save_weights(tmp_path / "network.weights.h5")
+    again.load_weights(tmp_path / "network.weights.h5")
+    for found, expected in zip(again.variables, network.variables, strict=True):
+      np.testing.assert_array_equal(found, expected)
+
+
+ZEROS, LATENTS = np.zeros([2, 8, 8, 1]), np.zeros([2, 3])
+IMAGES_OF_BIGBIGAN = functools.partial(BigGANDiscriminator, base_channels=2)
 
 
 @pytest.mark.parametrize("make, message", [
-    *((lambda make=make: make(64, width=0.001), r"width = 0\.001")
+    *((lambda make=make: make(64, width_multiplier=0.001),
+        rf"^{make.__name__}\.width_multiplier = 0\.001")
       for make in (SNGANGenerator, SNGANDiscriminator, Encoder)),
-    *((lambda make=make: make(8, width=0), f"^{make.__name__}.width = 0: ")
+    *((lambda make=make: make(8, base_channels=0), f"^{make.__name__}.base_channels = 0: ")
       for make in (DCGANGenerator, DCGANDiscriminator)),
-    (lambda: SNGANDiscriminator(8, 1, width=1 / 16, code_dim=4)(ZEROS),
-     "code_dim is 4, but it was given no codes"),
-    (lambda: SNGANDiscriminator(8, 1, width=1 / 16)(ZEROS, codes=CODES),
-     "code_dim is 0, but it was given codes"),
-    (lambda: Encoder(16, 1, width=1 / 16)(ZEROS), "images of 16 x 16 x 1 but was given 8 x 8 x 1"),
+    (lambda: SNGANDiscriminator(8, 1, width_multiplier=1 / 16, latent_dim=4)(ZEROS),
+     "latent_dim is 4, but it was given no latents"),
+    (lambda: SNGANDiscriminator(8, 1, width_multiplier=1 / 16)(ZEROS, latents=LATENTS),
+     "latent_dim is 0, but it was given latents"),
+    (lambda: Encoder(16, 1, width_multiplier=1 / 16)(ZEROS),
+     "images of 16 x 16 x 1 but was given 8 x 8 x 1"),
     *((lambda classes=classes: ACGANDiscriminator(8, 1, classes, DCGANDiscriminator),
        f"num_classes = {classes}: .*; write GAN.conditional = True") for classes in (0, 1)),
     (lambda: with_attention("D", 32, [], [16, 8, 4]), r"D\.attention = 32: .* have 4, 8, 16 pix"),
@@ -190,13 +215,17 @@ IMAGES_OF_BIGBIGAN = functools.partial(BigGANDiscriminator, width=2)
     (lambda: BigBiGANEncoder(8, layers=0), "BigBiGANEncoder.layers = 0: must be at least 1"),
     (lambda: BigBiGANDiscriminator(8, units=0), "BigBiGANDiscriminator.units = 0: must be"),
     (lambda: BigBiGANEncoder(16, 1, 2, 1, 2, 1)(ZEROS), "16 x 16 x 1 but was given"),
-    (lambda: BigBiGANDiscriminator(8, 1, 4, IMAGES_OF_BIGBIGAN, 2, 1)(ZEROS, CODES),
-     r"built for codes of length 4 but was given \[2, 3\]"),
-    (lambda: CycleGANGenerator(10), "CycleGANGenerator.halvings = 2: 10 pixels .*; write fewer"),
+    (lambda: BigBiGANDiscriminator(8, 1, 4, IMAGES_OF_BIGBIGAN, 2, 1)(ZEROS, LATENTS),
+     r"built for latents of length 4 but was given \[2, 3\]"),
+    (lambda: CycleGANGenerator(10),
+     "CycleGANGenerator.downsamplings = 2: 10 pixels .*; write fewer"),
     (lambda: CycleGANGenerator(8, blocks=0), "CycleGANGenerator.blocks = 0: must be at least 1"),
-    (lambda: PatchDiscriminator(8, width=2), "PatchDiscriminator.layers = 3: 8 pixels .* fewer"),
-    (lambda: VQGANAutoencoder(6, 1, 4, 2, halvings=2), "Autoencoder.halvings = 2: 6 pixels .* f"),
-    (lambda: VQGANAutoencoder(6, 1, 4, 2, halvings=1, blocks=0), "Autoencoder.blocks = 0: must be"),
+    (lambda: PatchDiscriminator(8, base_channels=2),
+     "PatchDiscriminator.layers = 3: 8 pixels .* fewer"),
+    (lambda: VQGANAutoencoder(6, 1, 4, 2, downsamplings=2),
+     "Autoencoder.downsamplings = 2: 6 pixels .* f"),
+    (lambda: VQGANAutoencoder(6, 1, 4, 2, downsamplings=1, blocks=0),
+     "Autoencoder.blocks = 0: must be"),
     (lambda: FSQ((4, 1)), r"FSQ.levels = \(4, 1\): .* at least 2, such as \(8, 6, 5\)"),
     (lambda: Codebook(decay=1.0), "Codebook.decay = 1.0: write a number from 0 to below 1"),
     (lambda: Codebook(dim=0), "Codebook.dim = 0: must be at least 1"),

@@ -25,7 +25,7 @@ def reflected(x, kernel):
 
 
 def test_generator_equals_the_plain_one(float64):
-  [generator] = moved([CycleGANGenerator(8, 2, width=2, blocks=1)], 0.2)
+  [generator] = moved([CycleGANGenerator(8, 2, base_channels=2, blocks=1)], 0.2)
   images, relu = normal(3, 8, 8, 2), tf.nn.relu
   [block] = [layer for layer in generator.trunk if hasattr(layer, "trunk")]
   first, down, down_again, up, up_again, last = kernels(generator.trunk)
@@ -41,7 +41,7 @@ def test_generator_equals_the_plain_one(float64):
 
 
 def test_discriminator_equals_the_plain_one(float64):
-  [discriminator] = moved([PatchDiscriminator(8, 2, width=2, layers=2)], 0.2)
+  [discriminator] = moved([PatchDiscriminator(8, 2, base_channels=2, layers=2)], 0.2)
   first, second, third, last = kernels(discriminator.trunk)
   images = normal(3, 8, 8, 2)
   x = leaky(tf.nn.conv2d(images, first, 2, "SAME") + discriminator.trunk[0].bias.value)

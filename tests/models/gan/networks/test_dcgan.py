@@ -12,7 +12,7 @@ LABELS = tf.constant([2, 0, 1])
 
 
 def test_generator_equals_the_plain_one(float64):
-  [generator] = moved([DCGANGenerator(16, 2, 5, num_classes=3, width=4)], 0.2)
+  [generator] = moved([DCGANGenerator(16, 2, 5, num_classes=3, base_channels=4)], 0.2)
   norms = [layer for layer in generator.trunk if hasattr(layer, "gamma")]
   kernels = [layer.kernel for layer in generator.trunk if hasattr(layer, "kernel")]
   z = normal(3, 5)
@@ -27,7 +27,7 @@ def test_generator_equals_the_plain_one(float64):
 @pytest.mark.parametrize("has_norm", [True, False])
 def test_discriminator_equals_the_plain_one(has_norm, float64):
   [discriminator] = moved(
-      [DCGANDiscriminator(16, 2, num_classes=3, width=4, batch_norm=has_norm)], 0.2)
+      [DCGANDiscriminator(16, 2, num_classes=3, base_channels=4, batch_norm=has_norm)], 0.2)
   images = normal(3, 16, 16, 2)
   first, second = [layer for layer in discriminator.trunk if hasattr(layer, "kernel")]
   x = leaky(tf.nn.conv2d(images, first.kernel.value, 2, "SAME"))
@@ -43,7 +43,7 @@ def test_discriminator_equals_the_plain_one(has_norm, float64):
 
 def test_initial_weights():
   keras.utils.set_random_seed(0)
-  networks = DCGANGenerator(16, width=16), DCGANDiscriminator(16, width=16)
+  networks = DCGANGenerator(16, base_channels=16), DCGANDiscriminator(16, base_channels=16)
   kernels = [v.numpy() for network in networks for v in network.trainable_variables
              if v.name == "kernel"]
   assert len({kernel.tobytes() for kernel in kernels}) == 6

@@ -79,8 +79,8 @@ def plain_trunk(x, layers):
 def test_generator_equals_the_plain_one(networks):
   generator, _ = networks
   z = normal(3, 5)
-  code = np.concatenate([z, generator.embedding.kernel.numpy()[LABELS]], 1)
-  x = linear(code, generator.linear)[:, None, None] * generator.base.numpy()
+  latent = np.concatenate([z, generator.embedding.kernel.numpy()[LABELS]], 1)
+  x = linear(latent, generator.linear)[:, None, None] * generator.base.numpy()
   expected = linear(plain_trunk(x, generator.trunk), generator.to_image)
   assert len(generator.trunk) == 3 * 2 + 2
   np.testing.assert_allclose(generator(z, LABELS), expected, rtol=1e-11, atol=1e-12)

@@ -47,7 +47,7 @@ SIZES = [
     # ajbrock/BigGAN-PyTorch's script.
     (BigGANGenerator, 32, {"latent_dim": 80, **CIFAR}, 9_416_196),
     (BigGANDiscriminator, 32, CIFAR, 2_415_170),
-    (BigGANDiscriminator, 32, {"width": 128, "num_classes": 10}, 4_207_361),
+    (BigGANDiscriminator, 32, {"base_channels": 128, "num_classes": 10}, 4_207_361),
     # Derived from compare_gan's tables, z 128.
     (BigGANDeepGenerator, 256, IMAGENET, 55_736_708),
     (BigGANDeepDiscriminator, 256, IMAGENET, 38_247_426),

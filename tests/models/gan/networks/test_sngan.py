@@ -14,15 +14,16 @@ import tensorflow as tf
 def test_gradients_reach_every_variable_of_pairs_and_of_the_encoder(resolution):
   keras.utils.set_random_seed(0)  # With four features, some seeds leave no ReLU active.
   z, labels = normal(3, 5, dtype="float32"), tf.constant([0, 1, 1])
-  generator = SNGANGenerator(resolution, latent_dim=5, width=1 / 32, num_classes=2)
-  discriminator = SNGANDiscriminator(resolution, width=1 / 32, num_classes=2, code_dim=5)
-  encoder = Encoder(resolution, latent_dim=5, width=1 / 32)
+  generator = SNGANGenerator(resolution, latent_dim=5, width_multiplier=1 / 32, num_classes=2)
+  discriminator = SNGANDiscriminator(resolution, width_multiplier=1 / 32, num_classes=2,
+                                     latent_dim=5)
+  encoder = Encoder(resolution, latent_dim=5, width_multiplier=1 / 32)
 
   def loss():
     images = generator(z, labels, training=True)
-    codes = encoder(images, training=True)
-    scores = discriminator(images, labels, codes, training=True)
-    assert codes.shape == (3, 5) and scores.shape == (3,)
+    latents = encoder(images, training=True)
+    scores = discriminator(images, labels, latents, training=True)
+    assert latents.shape == (3, 5) and scores.shape == (3,)
     return tf.reduce_mean(tf.square(scores))
 
   plain.check_gradients((generator, discriminator, encoder), loss)
@@ -44,7 +45,7 @@ def plain_generator(generator, z):
   return tf.tanh(conv(tf.nn.relu(batch_norm(x, generator.norm)), generator.to_image))
 
 
-def plain_discriminator(discriminator, images, labels, codes):
+def plain_discriminator(discriminator, images, labels, latents):
   x = images
   for i, block in enumerate(discriminator.blocks):
     x = plain.residual_down(x, block, is_first=i == 0, halves=i < 2)
@@ -52,31 +53,32 @@ def plain_discriminator(discriminator, images, labels, codes):
   score = tf.linalg.matvec(h, normalized(discriminator.linear)[:, 0])
   score += tf.reduce_sum(tf.gather(normalized(discriminator.embedding), labels) * h, 1)
   pair = h @ normalized(discriminator.joint_features) + (
-      codes @ normalized(discriminator.joint_code) + discriminator.joint_code.layer.bias)
+      latents @ normalized(discriminator.joint_latent) + discriminator.joint_latent.layer.bias)
   pair = tf.nn.relu(pair) @ normalized(discriminator.joint_hidden)
   pair = tf.nn.relu(pair + discriminator.joint_hidden.layer.bias)
   return score + tf.linalg.matvec(pair, normalized(discriminator.joint_score)[:, 0])
 
 
 def test_generator_equals_the_unfolded_one(float64):
-  [generator] = moved([SNGANGenerator(32, latent_dim=6, width=1 / 16)])
+  [generator] = moved([SNGANGenerator(32, latent_dim=6, width_multiplier=1 / 16)])
   z = normal(3, 6)
   np.testing.assert_allclose(
       generator(z, training=True), plain_generator(generator, z), atol=1e-11)
 
 
 def test_discriminator_equals_the_unfolded_one(float64):
-  [discriminator] = moved([SNGANDiscriminator(32, width=1 / 16, num_classes=3, code_dim=5)])
+  [discriminator] = moved([SNGANDiscriminator(32, width_multiplier=1 / 16, num_classes=3,
+                                              latent_dim=5)])
   images = tf.tanh(normal(3, 32, 32, 3))
-  labels, codes = tf.constant([2, 0, 1]), normal(3, 5)
-  expected = plain_discriminator(discriminator, images, labels, codes)
-  np.testing.assert_allclose(discriminator(images, labels, codes), expected, rtol=1e-11)
+  labels, latents = tf.constant([2, 0, 1]), normal(3, 5)
+  expected = plain_discriminator(discriminator, images, labels, latents)
+  np.testing.assert_allclose(discriminator(images, labels, latents), expected, rtol=1e-11)
 
 
 def test_initial_weights_are_glorot_uniform_and_all_different():
   seen = []
-  for network in (SNGANGenerator(32, width=0.5), SNGANDiscriminator(32, width=0.5),
-                  Encoder(32, width=0.5)):
+  for make in (SNGANGenerator, SNGANDiscriminator, Encoder):
+    network = make(32, width_multiplier=0.5)
     for variable in network.trainable_variables:
       if variable.name != "kernel":
         continue

@@ -24,7 +24,7 @@ def residual(block, x):
 
 
 def test_autoencoder_equals_the_plain_one(float64):
-  [network] = moved([VQGANAutoencoder(4, 3, dim=5, width=2, halvings=1, blocks=1)])
+  [network] = moved([VQGANAutoencoder(4, 3, dim=5, base_channels=2, downsamplings=1, blocks=1)])
   images = normal(2, 4, 4, 3)
   first, block, down, block_again, norm, _, last = network.encoder
   x = residual(block_again, pooled(conv(down, residual(block, conv(first, images)))))

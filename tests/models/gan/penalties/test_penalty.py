@@ -5,7 +5,7 @@ from models.gan.penalties.gradients import r1, wgan_gp
 from models.gan.penalties.penalty import Penalty
 from models.gan.penalties.scores import Scores
 from replicator import Replicator, random
-from replicator.step.optimizers.schedules import piecewise
+from replicator.step.optimizers.schedules import linear
 from tests.models.gan.penalties.conftest import make_discriminator
 from tests.programs.capabilities import eagerly
 
@@ -35,7 +35,7 @@ def values(penalty: Penalty, steps: int) -> list[float]:
 
 
 def test_the_weight_may_follow_a_schedule():
-  assert values(r1(gamma=piecewise([0, 2], [2.0, 6.0])), 4) == [9.0, 18.0, 27.0, 27.0]
+  assert values(r1(gamma=linear(2.0, 6.0, end=2)), 4) == [9.0, 18.0, 27.0, 27.0]
 
 
 def test_a_lazy_penalty_has_the_same_mean_over_steps():

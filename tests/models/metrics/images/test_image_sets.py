@@ -5,7 +5,9 @@ import zipfile
 from models.metrics.images.image_sets import Seen, Source, open_set, pick
 from models.vision.builtin.digits import Digits
 from models.vision.images import write
+from models.vision.images.classes import Classes
 from models.vision.images.image_source import InMemoryImages
+from replicator.app import config
 from replicator.errors import UsageError
 
 import numpy as np
@@ -50,7 +52,9 @@ def test_the_format_is_that_of_the_content(tmp_path):
 def test_gray_images_have_equal_channels(tmp_path):
   Image.fromarray(IMAGES[0, ..., 0]).save(tmp_path / "a.png")
   np.savez(tmp_path / "a.npz", images=IMAGES[:1, ..., :1])
-  for images in (open_set(str(tmp_path)), open_set(str(tmp_path / "a.npz"))):
+  np.savez(tmp_path / "flat.npz", images=IMAGES[:1, ..., 0], labels=np.zeros(1, int))
+  for name in ("", "a.npz", "flat.npz"):
+    images = open_set(str(tmp_path / name))
     np.testing.assert_array_equal(read(images), np.repeat(IMAGES[:1, ..., :1], 3, -1))
   Image.fromarray(IMAGES[0, ..., 0] * np.uint16(257)).save(tmp_path / "a.png")
   np.testing.assert_array_equal(read(open_set(str(tmp_path)))[0, ..., 1], IMAGES[0, ..., 0])
@@ -106,7 +110,9 @@ def test_an_archive_is_read_in_the_order_of_whole_names(tmp_path):
     (["a/1.png", "2.png"], None, (), None),
     (["a/1.png", "b/2.png"], '{"labels": [["a/1.png", 1], ["b/2.png", 0]]}', ("0", "1"), [1, 0]),
     (["a/1.png", "b/2.png"], '{"labels": null}', ("a", "b"), [0, 1]),
-    (["a/1.png", "b/2.png"], '{"labels": [["a/1.png", 1]]}', (), None)])
+    (["a/1.png", "b/2.png"], '{"labels": [["a/1.png", 1]]}', (), None),
+    (["x/a/1.png", "x/b/2.png"], '{"labels": [["x/a/1.png", 5], ["x/b/2.png", 0]]}', ("0", "5"),
+     [1, 0])])
 def test_classes_are_listed_or_folders_or_none(names, listed, classes, labels, tmp_path):
   with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
     for name, image in zip(names, IMAGES, strict=False):
@@ -118,5 +124,17 @@ def test_classes_are_listed_or_folders_or_none(names, listed, classes, labels, t
   for path in (tmp_path / "a.zip", tmp_path / "folder"):
     images = open_set(str(path))
     found = images.labels(np.arange(2))
-    assert images.class_names == classes and (None if found is None else found.tolist()) == labels
+    assert images.classes.names == classes
+    assert (None if found is None else found.tolist()) == labels
+    assert bool(images.unlabeled) == (listed is not None and "null" not in listed and not classes)
     assert labels is None or images.labels(np.array([1])).tolist() == labels[1:]
+
+
+def test_classes_are_those_of_a_list_that_gin_names(tmp_path):
+  for name in ("a", "b"):
+    Image.fromarray(IMAGES[0]).save(tmp_path / f"{name}.png")
+  (tmp_path / "list.csv").write_text("a.png,dog\nb.png,cat\n")
+  config.parse([], ["ImageFolder.labels = 'list.csv'"])
+  images = open_set(str(tmp_path))
+  assert images.classes == Classes(("cat", "dog"), (1, 1))
+  assert images.labels(np.arange(2)).tolist() == [1, 0]

@@ -6,6 +6,7 @@ from models.rl.acting.action_noise import (
   HeldNoise,
   OrnsteinUhlenbeck,
   PinkNoise,
+  evaluation_seed,
 )
 
 import numpy as np
@@ -68,3 +69,15 @@ def test_environments_share_a_scale_or_have_their_own():
   for settings, scales in (({"scale": 0.5}, 0.5), ({"scale": (1, 2, 3)}, [1, 2, 3]),
                            ({"scale": 0.4, "alpha": 7.0}, [0.4, 0.4 ** 4.5, 0.4 ** 8])):
     np.testing.assert_allclose(made(None, 3, **settings).noise(0)[:, 0], plain * scales, rtol=1e-6)
+
+
+def test_seeds_of_episodes_fit_31_bits_and_differ():
+  noise = made(None)
+  seeds = [noise.episode_seed(i, j) for i in range(20) for j in range(20)]
+  seeds += [evaluation_seed(episode) for episode in range(400)]
+  assert min(seeds) >= 0 and max(seeds) < 2**31 and len(set(seeds)) == 800
+
+
+def test_filtered_noise_of_endless_episodes_fits_the_memory():
+  noise = ActionNoise(0, 1, 1, Exploration(noise=HeldNoise(5)), 10**12)
+  assert noise.noise(10**6).shape == (1, 1)

@@ -3,6 +3,7 @@
 import os
 import signal
 
+from models.rl.acting import environment_loop
 from models.rl.acting.action_noise import Exploration, PinkNoise
 from models.rl.acting.actor import Actor
 from models.rl.agents import make_actor
@@ -11,12 +12,18 @@ from models.rl.replay.replay import Replay
 from models.rl.replay.rollouts import Rollouts
 from models.rl.replay.timesteps import CONTINUES, END, TERMINATED, Timesteps
 from replicator import Replicator
+from replicator.doctor.resume_recording import python_state
 from replicator.errors import RunFailed
+from replicator.processes import GivenUp
 from replicator.step import context
 from replicator.step.replicated import copies_of
+from replicator.step.variables import variables_of
+from replicator.training.checkpoints import partial
+from replicator.training.checkpoints.saver import Saver
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 
 class Recorder:
@@ -29,8 +36,9 @@ class Recorder:
   def insert(self, rows: Timesteps) -> None:
     self.rows.append(rows)
 
-  def update(self, observations: np.ndarray) -> None:
+  def update(self, observations: np.ndarray) -> list[str]:
     self.seen.append(observations)
+    return []
 
   def all(self) -> Timesteps:
     return Timesteps(*(np.concatenate(parts) for parts in zip(*self.rows, strict=True)))
@@ -89,7 +97,7 @@ def test_timesteps_record_what_happened_in_the_order_of_time(scripted):
 
 def test_a_truncated_episode_did_not_terminate(scripted):
   scripted(length=3)
-  actor, recorder = actor_in("Scripted-v0", episode_steps=2)
+  actor, recorder = actor_in("Scripted-v0", max_episode_steps=2)
   actor.collect(policy, 3)
   assert recorder.all().flag.tolist() == [CONTINUES, CONTINUES, END, CONTINUES]
 
@@ -180,7 +188,7 @@ def test_a_restored_actor_continues_bit_for_bit(name, vectorization, act, script
   if name.startswith("dm_control"):
     pytest.importorskip("dm_control")
   settings = {"number": 2, "random_steps": 60, "vectorization": vectorization,
-              "episode_steps": 70, "noise": PinkNoise(), "memory_size": int(act is counting)}
+              "max_episode_steps": 70, "noise": PinkNoise(), "memory_size": int(act is counting)}
   unbroken, all_rows = actor_in(name, **settings)
   unbroken.collect(act, 170)
   saved, rows_before = [v.numpy() for v in unbroken.variables], len(all_rows.all().stream)
@@ -193,6 +201,62 @@ def test_a_restored_actor_continues_bit_for_bit(name, vectorization, act, script
     assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
   for actor in (unbroken, restored):
     actor.environments.close()
+
+
+def test_episodes_take_as_much_memory_as_they_are_long(scripted, monkeypatch):
+  monkeypatch.setattr(environment_loop, "_FIRST_LENGTH", 3)
+  scripted(length=14)
+  settings = {"number": 2, "max_episode_steps": 10**7, "noise": PinkNoise()}
+  unbroken, all_rows = actor_in("Scripted-v0", **settings)
+  unbroken.collect(policy, 10)
+  saved, rows_before = [v.numpy() for v in unbroken.variables], len(all_rows.all().stream)
+  assert unbroken.kept.fields["actions"].numpy().shape == (2, 6, 1)
+  for until in (11, 40, 61):
+    unbroken.collect(policy, until)
+  assert unbroken.kept.fields["actions"].numpy().shape == (2, 24, 1)
+  restored, rows = actor_in("Scripted-v0", **settings)
+  restore(restored, saved)
+  restored.collect(policy, 61)
+  assert_equal(rows.all(), Timesteps(*(part[rows_before:] for part in all_rows.all())))
+  for found, expected in zip(restored.variables, unbroken.variables, strict=True):
+    assert found.numpy().tobytes() == expected.numpy().tobytes(), found.name
+
+
+@pytest.mark.parametrize("changed", ["capacity", "max_episode_steps", "memory_size"])
+def test_a_replay_is_restored_whole_or_not_at_all(changed, scripted, tmp_path, monkeypatch):
+  scripted(length=7)
+
+  class Step(tf.Module):
+    def __init__(self, **settings):
+      environments = Environments("Scripted-v0", 2,
+                                  max_episode_steps=settings.get("max_episode_steps"))
+      self.replay = Replay((3,), 1, 2, capacity=settings.get("capacity", 60), n_step=1)
+      self.actor = Actor(environments, self.replay, exploration=Exploration(0),
+                         memory_size=settings.get("memory_size", 0))
+
+    def collect(self, until):
+      act = policy if "memory" not in self.actor.kept.fields else counting
+      self.actor.collect(act, until)
+
+  step = Step()
+  step.collect(40)
+  saver = Saver(tmp_path, step)
+  saver.save(1, {})
+  saver.wait()
+  other = Step(**{changed: {"capacity": 30, "max_episode_steps": 20, "memory_size": 1}[changed]})
+  monkeypatch.setattr(partial, "_allowed", True)
+  Saver(tmp_path, other).restore()
+  kept = changed == "max_episode_steps"
+  assert other.replay.size() == (step.replay.size() if kept else 0)
+  assert other.replay.written.numpy().tolist() == (step.replay.written.numpy().tolist() if kept
+                                                   else [0, 0])
+  assert other.actor.environment_steps.numpy() == 40
+  for each in (step, other):
+    each.collect(60)
+  assert other.replay.size() == (step.replay.size() if kept else 18)
+  drawn = other.replay.sample(200)
+  steps, later = drawn.observation.numpy()[:, 1], drawn.next_observation.numpy()[:, 1]
+  np.testing.assert_array_equal(later, steps + 1)
 
 
 @pytest.mark.parametrize("back, until", [(20, 60), (4, 8)])
@@ -291,6 +355,32 @@ def test_actions_that_are_not_finite_end_the_run(scripted):
   assert recorder.rows[1].observation[:, 1].tolist() == [2, 2]
 
 
+def test_what_an_actor_makes_again_is_no_state_that_could_be_lost(scripted):
+  scripted()
+  actor, _ = actor_in("Scripted-v0", 2)
+  actor.collect(policy, 6)
+  found = python_state("actor", actor)
+  assert "actor.environments.0.env.env._step" in found
+  assert not [path for path in found if path.startswith(("actor._", "actor.environments._"))]
+  assert sum(v is actor.environment_steps for v in variables_of(actor).values()) == 1
+
+
+def test_a_process_that_gives_up_acts_no_further_and_resumes_where_it_was(scripted, monkeypatch):
+  scripted()
+  actor, recorder = actor_in("Scripted-v0", 2)
+  actor.collect(policy, 4)
+  seen: list = []
+  monkeypatch.setattr("models.rl.acting.actor.gives_up", lambda: len(seen) > 3)
+  with pytest.raises(GivenUp, match="Scripted-v0: the actor still acts"):
+    actor.collect(lambda *given: seen.append(given) or policy(*given), 100)
+  assert len(recorder.rows) == 1 and actor.environment_steps.numpy() == 4
+  seen.clear()
+  actor.collect(policy, 10)
+  unbroken, rows = actor_in("Scripted-v0", 2)
+  unbroken.collect(policy, 10)
+  assert_equal(recorder.all(), rows.all())
+
+
 def test_all_replicas_have_what_a_restart_needs(scripted):
   scripted()
   with Replicator("mirrored", logical_cpus=2).scope():
@@ -304,11 +394,11 @@ def test_all_replicas_have_what_a_restart_needs(scripted):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost():
-  quiet, rows = actor_in("Pendulum-v1", 2, episode_steps=30)
+  quiet, rows = actor_in("Pendulum-v1", 2, max_episode_steps=30)
   quiet.collect(policy, 200)
   warnings: list[str] = []
   actor, others = actor_in("Pendulum-v1", 2, warnings.append, vectorization="async",
-                           episode_steps=30)
+                           max_episode_steps=30)
   actor.collect(policy, 100)
   victim = actor.environments._vector.processes[1]
   os.kill(victim.pid, signal.SIGKILL)

@@ -43,3 +43,10 @@ def test_a_policy_that_reads_a_table_is_refused():
   with pytest.raises(UsageError, match="reads a table"):
     ExportedPolicy(lambda observations, noise: table[tf.zeros_like(noise, tf.int32)] + noise,
                    (3,), "float32", 2)
+
+
+def test_a_policy_that_calls_python_code_is_refused():
+  double = lambda observations, noise: tf.numpy_function(lambda x: 2 * x, [noise], tf.float32)
+  with pytest.raises(UsageError, match=r"the policy calls tf.numpy_function at .*policy_graph.py:"
+                                       r".*make_actor.processes = 0"):
+    ExportedPolicy(double, (3,), "float32", 2)

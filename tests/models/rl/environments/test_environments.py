@@ -12,6 +12,7 @@ from models.rl.environments.wrapper import frame_of
 from replicator import UsageError
 from replicator.app import config
 from replicator.configuration import operative
+from tests.models.rl import conftest
 from tests.programs.refusals import refusal
 
 import gin
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 SUITE = "dm_control/cartpole-swingup-v0"
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def column(*numbers: float) -> np.ndarray:
@@ -37,9 +39,11 @@ def test_the_largest_number_says_which_discrete_action_is_taken(monkeypatch):
 @pytest.mark.parametrize("transform, space, words", [
     ("TransformObservation", gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
      "do not make a vector of fixed length"),
-    ("TransformAction", gymnasium.spaces.MultiBinary(3),
-     r"its actions are MultiBinary\(3\); choose .* a Box of floats, .* or Discrete, such"),
-    ("TransformAction", gymnasium.spaces.Box(-1.0, np.inf, [1]), "have no bounds")])
+    ("TransformAction", gymnasium.spaces.Box(0, 3, [2], np.int32),
+     r"its actions are Box\(0, 3, .*; choose .* a Box of floats, .* or Discrete, such"),
+    ("TransformAction", gymnasium.spaces.Box(-1.0, np.inf, [1]), "have no bounds"),
+    *(("TransformAction", gymnasium.spaces.Box(-LARGEST, LARGEST, [1], dtype), "have no bounds")
+      for dtype in (np.float32, np.float64))])
 def test_spaces_that_no_agent_can_use_are_refused(scripted, monkeypatch, transform, space, words):
   scripted()
   original, wrapper = gymnasium.make, getattr(gymnasium.wrappers, transform)
@@ -100,6 +104,48 @@ def test_bindings_of_gin_that_other_processes_would_lack_are_refused(monkeypatch
   assert "gin binds tests.Bound, which is called when an environment is made" in refusal(make)
 
 
+@pytest.mark.parametrize("wrapper, remedy", [
+    ("NormalizeObservation", "Normalizer normalizes observations"),
+    ("NormalizeReward", "make_actor.normalize_rewards = True does that")])
+def test_wrappers_with_statistics_are_refused_wherever_they_are(wrapper, remedy):
+  line = refusal(Environments, "Pendulum-v1", wrappers={
+      f"gymnasium.wrappers:{wrapper}": {}, "gymnasium.wrappers:ClipReward": {"max_reward": 1.0}})
+  assert f"its wrapper {wrapper} has statistics, " in line and remedy in line
+
+
+def test_a_discrete_action_has_the_dtype_of_its_space(scripted):
+  class Small(gymnasium.Wrapper):
+    def __init__(self, env):
+      super().__init__(env)
+      self.action_space = gymnasium.spaces.Discrete(3, start=5, dtype=np.int8)
+
+    def step(self, action):
+      assert self.action_space.contains(action) and action.dtype == np.int8
+      return self.env.step(np.float32([action]))
+
+  log = scripted()
+  original = gymnasium.make
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gymnasium, "make", lambda *args, **kwargs: Small(original(*args, **kwargs)))
+    environments = Environments("Scripted-v0")
+    environments.reset({0: 1})
+    assert not environments.step(np.float32([[0, 1, 0]])).failures
+  assert log[-1] == 6.0
+
+
+def test_an_unknown_argument_of_an_environment_that_gin_knows_is_named():
+  @gin.configurable(module="tests")
+  class Known(gymnasium.Env):
+    def __init__(self, goal=0.0):
+      super().__init__()
+
+  gymnasium.register("Known-v0", Known)
+  line = refusal(Environments, "Known-v0", kwargs={"gaol": 1.0})
+  gymnasium.registry.pop("Known-v0")
+  assert line.startswith("Environments.name = 'Known-v0' cannot be made: TypeError: ")
+  assert line.endswith("Known.__init__() got an unexpected keyword argument 'gaol'")
+
+
 def test_wrappers_are_around_those_of_the_entry_point(monkeypatch):
   made = lambda: gymnasium.wrappers.RecordEpisodeStatistics(
       gymnasium.make("Pendulum-v1").unwrapped)
@@ -154,11 +200,73 @@ def test_a_repeated_action_adds_up_its_rewards_until_the_episode_ends(scripted):
   assert log[-5:] == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
+def test_a_repeated_action_ends_where_an_episode_is_cut(scripted):
+  log = scripted(length=9)
+  environments = Environments("Scripted-v0", max_episode_steps=3, wrappers={
+      "models.rl.environments.action_repeat:ActionRepeat": {"repeat": 2}})
+  environments.reset({0: 1})
+  outcomes = [environments.step(column(action)) for action in (0.0, 0.5)]
+  assert [outcome.reward[0] for outcome in outcomes] == [2.0, 2.0]
+  assert [bool(outcome.truncated[0]) for outcome in outcomes] == [False, True]
+  assert not any(outcome.terminated[0] for outcome in outcomes)
+  assert log[-3:] == [1.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("name", ["Pendulum-v1", "dm_control/cartpole-swingup-v0"])
 def test_a_repeated_action_takes_more_time_in_the_world(name):
   wrappers = {"models.rl.environments.action_repeat:ActionRepeat": {"repeat": 2}}
   alone, repeated = (Environments(name, wrappers=each) for each in (None, wrappers))
   assert repeated.steps_per_second == alone.steps_per_second / 2
+
+
+class Hidden(gymnasium.Wrapper):
+  """Says nothing of the end of an episode, and begins the next one if it is `restless`."""
+
+  def __init__(self, env, restless=False):
+    super().__init__(env)
+    self._restless = restless
+
+  def step(self, action):
+    observation, reward, terminated, truncated, info = self.env.step(action)
+    if self._restless and (terminated or truncated):
+      observation, _ = self.env.reset()
+    return observation, reward, False, False, info
+
+
+@pytest.fixture
+def hidden(monkeypatch):
+  """The name of a wrapper that hides the ends of episodes."""
+  monkeypatch.setitem(sys.modules, "hiding", types.SimpleNamespace(Hidden=Hidden))
+  return "hiding:Hidden"
+
+
+@pytest.mark.parametrize("restless", [False, True])
+def test_an_episode_whose_end_is_hidden_is_cut_at_the_limit_with_one_line(
+    restless, scripted, hidden):
+  scripted(length=2)
+  environments = Environments("Scripted-v0", 2, max_episode_steps=5,
+                              wrappers={hidden: {"restless": restless}})
+  environments.reset({0: 1, 1: 2})
+  for _ in range(2):  # Environment 1 takes two steps less.
+    environments.step(column(0, 0), np.array([True, False]))
+  outcomes = [environments.step(column(0, 0)) for _ in range(3)]
+  assert [each.truncated.tolist() for each in outcomes] == [[False] * 2] * 2 + [[True, False]]
+  warnings = [line for outcome in outcomes for line in outcome.warnings]
+  assert warnings == ["Scripted-v0: hiding:Hidden hides the ends of episodes: after 5 steps one "
+                      "was neither terminated nor truncated; each is cut there"]
+  environments.reset({0: 3})
+  later = [environments.step(column(0, 0)) for _ in range(2)]
+  assert [outcome.truncated.tolist() for outcome in later] == [[False, False], [False, True]]
+  assert not any(outcome.warnings for outcome in later)
+
+
+def test_other_environments_of_a_kind_are_made_without_a_look_at_one(scripted):
+  log = scripted()
+  environments = Environments("Scripted-v0")
+  other = environments.like(3)
+  assert log.count("made") == 1
+  other.reset(dict.fromkeys(range(3), 1))
+  assert (other.number, environments.number, log.count("made")) == (3, 1, 4)
 
 
 class Leftover(gymnasium.Env):
@@ -203,12 +311,21 @@ def test_observations_are_one_vector_of_float32_and_belong_to_the_caller(scripte
   scripted()
   environments = Environments("Scripted-v0", 2)
   assert (environments.observation_shape, environments.observation_dtype) == ((3,), "float32")
-  assert (environments.action_size, environments.episode_steps) == (1, 50)
+  assert (environments.action_size, environments.max_episode_steps) == (1, 50)
   first, _ = environments.reset({0: 2**30, 1: 2**31})
   later = environments.step(column(0, 1)).observation
   np.testing.assert_array_equal(first, [[0.25, 0, 0], [0.5, 0, 0]])
   np.testing.assert_array_equal(later, [[0.25, 1, 1], [0.5, 1, 3]])
   assert first.dtype == later.dtype == np.float32
+
+
+def test_observations_in_float64_keep_their_digits(scripted):
+  scripted()
+  environments = Environments("Scripted-v0", stack=2, observation_dtype="float64")
+  assert (environments.observation_shape, environments.observation_dtype) == ((6,), "float64")
+  for made in (environments, environments.like(1)):
+    first, _ = made.reset({0: 2 ** 24 + 1})
+    np.testing.assert_array_equal(first, [[(2 ** 24 + 1) / 2 ** 32, 0, 0] * 2])
 
 
 @pytest.mark.parametrize("failure, words", [
@@ -235,16 +352,51 @@ def test_the_control_suite_is_available_under_its_names():
   assert line.endswith(f"Did you mean '{SUITE}'?")
   environments = Environments(SUITE, 2)
   assert (environments.observation_shape, environments.action_size) == ((5,), 1)
-  assert environments.episode_steps == 1000
+  assert environments.max_episode_steps == 1000
   first, _ = environments.reset({0: 5, 1: 6})
   again, _ = environments.reset({0: 6, 1: 5})
   np.testing.assert_array_equal(first, again[::-1])
   assert np.any(first[0] != first[1])
 
 
-def test_frames_of_numbers_up_to_1_become_bytes():
-  env = types.SimpleNamespace(render=lambda: np.full([4, 2, 3], 0.5))
-  np.testing.assert_array_equal(frame_of(env, 8), np.full([8, 4, 3], 127, np.uint8))
+@pytest.mark.parametrize("bright, expected", [
+    (0.4, 102), (np.float32(102.0), 102), (np.int64(102), 102), (True, 255), (300.0, 255)])
+def test_frames_of_other_numbers_become_bytes(bright, expected):
+  frame = np.full([4, 2, 3], bright)
+  frame[0] = 0
+  found = frame_of(types.SimpleNamespace(render=lambda: frame), 8)
+  assert found.dtype == np.uint8
+  np.testing.assert_array_equal(found[2:], np.full([6, 4, 3], expected))
+  assert not found[:2].any()
+
+
+@pytest.mark.parametrize("given, expected", [
+    (np.full([4, 2], 7, np.uint8), [7, 7, 7]), (np.full([4, 2, 1], 7, np.uint8), [7, 7, 7]),
+    (np.broadcast_to(np.uint8([1, 2, 3, 99]), [4, 2, 4]), [1, 2, 3])], ids=["gray", "1", "RGBA"])
+def test_frames_of_other_channels_become_colors(given, expected):
+  frame = frame_of(types.SimpleNamespace(render=lambda: given), 4)
+  np.testing.assert_array_equal(frame, np.broadcast_to(np.uint8(expected), [4, 2, 3]))
+
+
+@pytest.mark.parametrize("given, words", [
+    (None, "nothing"), ("a  b", "a str"), ([np.zeros([2, 2, 3])], "a list"),
+    (np.zeros([2, 2, 5]), r"an array \[2, 2, 5\]"),
+    (np.zeros([0, 2, 3]), r"an array \[0, 2, 3\]")])
+def test_what_is_no_frame_is_refused(given, words):
+  with pytest.raises(ValueError, match=rf"its render\(\) returned {words}; .* image \[h, w, 3\]"):
+    frame_of(types.SimpleNamespace(render=lambda: given), 4)
+
+
+@pytest.mark.parametrize("first, later, expected", [
+    ([10, 20, 3], [10, 30, 3], [40, 80]), ([10, 20, 4], [15, 20, 4], [40, 80]),
+    ([2, 200, 3], [2, 200, 3], [2, 240]), ([200, 2, 3], [200, 2, 3], [40, 2])])
+def test_all_frames_of_a_film_have_one_size(scripted, monkeypatch, first, later, expected):
+  scripted()
+  shapes = iter([first, first, later, later])
+  monkeypatch.setattr(conftest.Scripted, "render", lambda env: np.zeros(next(shapes), np.uint8))
+  settings = Environments("Scripted-v0").settings
+  frames = rendering.rendered(settings, 1, np.zeros([5, 1], np.float32), [0, 2, 5], 40)
+  assert [list(frame.shape) for frame in frames] == [[*expected, 3]] * 3
 
 
 def test_processes_of_environments_need_no_tensorflow():

@@ -1,6 +1,8 @@
 """Targets and losses of critic heads against definitions in NumPy."""
 
-from models.rl.networks.critic_heads import CategoricalReturns, project
+import types
+
+from models.rl.networks.critic_heads import CategoricalReturns, ExpectedReturns, project
 
 import keras
 import numpy as np
@@ -75,3 +77,27 @@ def test_mean_and_losses_are_those_of_the_softmax():
   np.testing.assert_allclose(returns.mean(tf.constant(logits)), weights @ Z)
   np.testing.assert_allclose(returns.losses(tf.constant(target), tf.constant(logits)),
                              -(target * np.log(weights)).sum(1))
+
+
+def test_the_share_of_a_target_beyond_the_atoms_is_logged():
+  head = CategoricalReturns(-1.0, 2.0, 4)
+  rewards, discounts = np.array([0.0, -0.5, 1.5, 9.0]), np.array([1.0, 1.0, 0.5, 0.0])
+  probabilities = distributions(4, 4)
+  z = np.linspace(-1.0, 2.0, 4)
+  returns = rewards[:, np.newaxis] + discounts[:, np.newaxis] * z
+  share = ((returns < -1.0) | (returns > 2.0)) * probabilities
+  found = head.scalars(*map(tf.constant, (rewards, discounts, np.log(probabilities))))
+  np.testing.assert_allclose(found["clipped_returns"], share.sum(1).mean(), rtol=1e-12)
+  assert 0 < share.sum() < 4 and ExpectedReturns().scalars(None, None, None) == {}
+
+
+def test_atoms_that_do_not_reach_are_a_line_with_those_that_do():
+  replay = types.SimpleNamespace(reward=tf.Variable([0.0, -16.0, -3.0]), discount=0.99)
+  doubts = lambda share: CategoricalReturns().doubts({"clipped_returns": share}, replay)
+  assert doubts(0.1) == {}
+  line = doubts(0.97)["clipped_returns"]
+  assert "clipped_returns is 0.97: this share" in line
+  assert "v_min = -150 and .v_max = 150" in line
+  assert line.endswith("allow CategoricalReturns.v_min = -1600 and CategoricalReturns.v_max = 0")
+  replay.discount = 1.0
+  assert doubts(0.2)["clipped_returns"].endswith("write bounds that hold all returns")

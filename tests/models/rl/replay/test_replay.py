@@ -232,3 +232,14 @@ def test_without_priorities_an_update_changes_nothing():
   give_errors(replay, [0], [9.0])
   assert not replay.prioritized
   assert priorities(replay).tolist() == [1] * 8 + [0]
+
+
+def test_observations_of_float64_keep_their_digits():
+  replay = Replay((2,), 1, 1, observation_dtype="float64", stack=2, capacity=9, n_step=1)
+  given = timesteps_of(0, [CONTINUES] * 4, size=2)
+  given = given._replace(observation=1.78e9 + np.arange(8.0).reshape(4, 2))
+  replay.insert(given)
+  drawn = replay.sample(50)
+  for found, first in ((drawn.observation, 1), (drawn.next_observation, 3)):
+    assert found.dtype == tf.float64
+    assert set(found.numpy()[:, 1] - 1.78e9) == {first, first + 2.0, first + 4.0}

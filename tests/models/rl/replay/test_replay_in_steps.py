@@ -4,6 +4,7 @@ import functools
 import re
 
 import replicator
+from models.rl.replay import priorities
 from models.rl.replay.replay import Replay
 from models.rl.replay.timesteps import CONTINUES
 from replicator import Replicator, UsageError
@@ -111,7 +112,8 @@ def test_xla_sets_the_same_priorities():
   for jit in (None, True):
     replay = Replay((2,), 1, 2, capacity=200, priority_exponent=0.3)
     replay.insert(random_timesteps(200, 2, seed=0))
-    compiled = tf.function(replay._prioritize, autograph=False, jit_compile=jit)
+    compiled = tf.function(lambda *of: priorities.change(*of, exponent=0.3), autograph=False,
+                           jit_compile=jit)
     compiled([replay.largest_priority, *replay.priorities.levels], tf.range(64, dtype=tf.int64),
              tf.constant(errors, tf.float32))
     found.append(replay.priorities.levels[0].numpy())

@@ -96,21 +96,22 @@ def test_other_steps_take_the_places_of_those_that_failed(rollouts):
 
 @pytest.mark.parametrize("step", [1, 15])
 def test_a_rollout_without_a_step_ends_the_run(rollouts, step):
-  rollouts.environment_steps(0)
+  rollouts.steps_before(0)
   rollouts.insert(timesteps(np.array([END])))
   with pytest.raises(RunFailed, match=r"^Rollouts: all 20 steps of a rollout failed"):
-    rollouts.environment_steps(step)
+    rollouts.steps_before(step)
 
 
 def test_a_rollout_is_due_after_its_updates_and_must_not_be_late(rollouts):
-  assert rollouts.environment_steps(0) == 20
-  with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
-    rollouts.environment_steps(30)
+  assert rollouts.steps_before(0) == 20
+  with pytest.raises(UsageError, match=r"^Rollouts: the run goes on at step 30, .* do not fit; "):
+    rollouts.steps_before(30)
   rollouts.insert(timesteps(FLAGS[:4]))
-  assert rollouts.environment_steps(14) == 20
-  with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
-    rollouts.environment_steps(16)
-  assert rollouts.environment_steps(15) == 40
+  assert rollouts.steps_before(14) == 20
+  for late in (16, 30):
+    with pytest.raises(UsageError, match=r"^train.steps_per_call: must divide .* 5 minib.* = 15$"):
+      rollouts.steps_before(late)
+  assert rollouts.steps_before(15) == 40
 
 
 def test_minibatches_must_divide_a_rollout(monkeypatch):

@@ -9,7 +9,7 @@ from models.vision.builtin.digits import Digits
 from models.vision.files.image_folder import ImageFolder
 from models.vision.images import decode
 from models.vision.images.decode import Original
-from models.vision.images.image_source import InMemoryImages, hold_out, read
+from models.vision.images.image_source import InMemoryImages, read, train_validation_split
 from replicator import InputContext
 from replicator.training.inputs.pipeline import pipeline
 from tests.programs.refusals import refusal
@@ -219,16 +219,16 @@ def test_an_evaluation_sees_the_center_and_nothing_random(folder):
 
 
 def test_of_a_source_in_two_parts_only_the_one_that_is_trained_on_is_augmented(folder):
-  train_on, held_out = hold_out(augmented(folder), 0.25)
+  train_on, held_out = train_validation_split(augmented(folder), 0.25)
   assert not (stream(train_on, 1) == stream(train_on, 1, 1)).all()
-  plain = hold_out(ImageFolder(folder, 16), 0.25)[1]
+  plain = train_validation_split(ImageFolder(folder, 16), 0.25)[1]
   np.testing.assert_array_equal(read(held_out, np.arange(3))[0], read(plain, np.arange(3))[0])
 
 
 def test_the_part_that_is_trained_on_has_no_image_of_the_other(folder):
   images = np.broadcast_to(np.arange(12, dtype=np.uint8)[:, None, None, None], [12, 4, 4, 3])
   source = Augmented(lambda: InMemoryImages(images, np.arange(12), tuple("abcdefghijkl")))
-  for part in hold_out(source, 0.25):
+  for part in train_validation_split(source, 0.25):
     own = set(read(part, np.arange(part.size))[0].ravel())
     assert set(stream(part, 6).ravel()) == own and len(own) == part.size
 

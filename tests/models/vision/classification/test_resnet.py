@@ -87,7 +87,7 @@ def test_blocks_begin_as_the_identity_and_kernels_with_the_variance_2_over_fan_o
 
 def test_in_half_precision_the_logits_are_float32():
   keras.config.set_dtype_policy("mixed_bfloat16")
-  network = ResNet(10, channels=1, depth=20, stem="large", width=0.25)
+  network = ResNet(10, channels=1, depth=20, stem="large", width_multiplier=0.25)
   images = tf.random.stateless_uniform([2, 64, 64, 1], [0, 1])
   assert network.stem(images).dtype == tf.bfloat16
   # A mean of rounded numbers has more digits than they have.

@@ -1,6 +1,7 @@
 """Folders and ZIP archives of images: classes, decoding, and errors that name the file."""
 
 import functools
+import json
 import pathlib
 import zipfile
 
@@ -8,7 +9,7 @@ from models.vision.files.image_folder import ImageFolder
 from models.vision.files.image_zip import ImageZip
 from models.vision.images import write
 from models.vision.images.decode import center_square
-from models.vision.images.image_source import hold_out, read
+from models.vision.images.image_source import read, train_validation_split
 from tests.models.vision.images.test_decode import encoded
 from tests.programs.refusals import refusal
 
@@ -36,7 +37,7 @@ def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, 
   paint(tmp_path / "a" / ".ipynb_checkpoints" / "1-checkpoint.png", "red")
   paint(tmp_path / "loose.png", "red")
   (tmp_path / "a" / "notes.txt").write_text("no image")
-  (tmp_path / "a" / "photo.webp").write_text("an image of another type")
+  (tmp_path / "a" / "photo.heic").write_text("an image of another type")
   (tmp_path / "labels.csv").write_text("a list")
   (tmp_path / "a" / "folder.png").mkdir()
   (tmp_path / "empty").mkdir()
@@ -45,8 +46,8 @@ def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, 
   images, _ = all_of(source)
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 255, 255], [0, 128, 0]]
   assert caplog.messages == [
-      f"{tmp_path}: files that are no images: 2 left out, such as a/notes.txt",
-      f"{tmp_path}: images in no class: 1 left out, such as loose.png"]
+      f"{tmp_path}: 2 left out: files that are no images: .txt, .heic, such as a/notes.txt",
+      f"{tmp_path}: 1 left out: images in no class, such as loose.png"]
 
 
 def test_links_are_followed_and_not_in_circles(tmp_path, caplog):
@@ -60,7 +61,8 @@ def test_links_are_followed_and_not_in_circles(tmp_path, caplog):
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0], [0, 128, 0]]
   assert labels.tolist() == [0, 0, 1]
   assert caplog.messages == [
-      f"{tmp_path / 'data'}: files that are no images: 3 left out, such as a/back"]
+      f"{tmp_path / 'data'}: 2 left out: links to a folder around them, such as a/back",
+      f"{tmp_path / 'data'}: 1 left out: links to nothing, such as a/gone.png"]
 
 
 def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path):
@@ -76,17 +78,48 @@ def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path)
     np.testing.assert_array_equal(all_of(folder)[0], images)
 
 
+@pytest.mark.parametrize("around", ["", "./", "mydata/", "./far/mydata/"])
+@pytest.mark.parametrize("of_list", ["", "one up"])
+def test_a_list_is_found_in_a_folder_around_the_images(around, of_list, tmp_path, caplog):
+  images = np.random.default_rng(0).integers(0, 256, [6, 8, 8, 3], np.uint8)
+  labels = [5, 0, 9, 5, 0, 9]
+  inner = "images/" if of_list else ""
+  names = [f"{inner}{number // 2:05d}/img{number:08d}.png" for number in range(6)]
+  listed = json.dumps({"labels": list(zip(names, labels, strict=True))})
+  with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+    for name, image in zip(names, images, strict=True):
+      archive.writestr(f"{around}{name}", write.png(image))
+    archive.writestr(f"{around}dataset.json", listed)
+  with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+    archive.extractall(tmp_path / "folder")
+  for source in (ImageZip(str(tmp_path / "a.zip"), 8), ImageFolder(str(tmp_path / "folder"), 8)):
+    assert source.class_names == ("0", "5", "9") and source.labels.tolist() == [1, 0, 2, 1, 0, 2]
+    np.testing.assert_array_equal(all_of(source)[0], images)
+
+
+def test_folders_of_numbers_are_in_the_order_of_these(tmp_path):
+  for number in range(12):
+    paint(tmp_path / "folder" / str(number) / "a.png", (number, 0, 0))
+  with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+    for number in (11, 3, *range(3), *range(4, 11)):
+      archive.write(tmp_path / "folder" / str(number) / "a.png", f"{number}/a.png")
+  for source in (ImageFolder(str(tmp_path / "folder"), 12), ImageZip(str(tmp_path / "a.zip"), 12)):
+    images, labels = all_of(source)
+    assert source.class_names == tuple(map(str, range(12)))
+    assert images[:, 0, 0, 0].tolist() == labels.tolist() == list(range(12))
+
+
 def test_labels_that_are_missing_are_refused(tmp_path):
   paint(tmp_path / "1.png", "red")
   (tmp_path / "some.csv").write_text("2.png,cat\n")
   for labels, line in [
       ("labels.csv", f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the"),
       ("labels.txt", "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file"),
-      ("some.csv", f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none. Add")]:
+      ("some.csv", f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none (the ")]:
     assert message_of(str(tmp_path), 8, labels=labels).startswith(line)
   (tmp_path / "1.png").unlink()
   assert message_of(str(tmp_path), 8, labels="some.csv").startswith(
-      f"ImageFolder.path = '{tmp_path}': has no images (file types: ")
+      f"ImageFolder.path = '{tmp_path}': has no images among 1 files, such as some.csv (files ")
 
 
 def test_gray_transparent_palette_and_rotated_images_become_rgb(tmp_path):
@@ -131,14 +164,15 @@ def test_files_of_a_large_folder_are_read_as_they_are_drawn(tmp_path, monkeypatc
 def test_what_is_held_out_takes_no_place_of_a_corrupt_image(tmp_path):
   for number in range(20):
     paint(tmp_path / "a" / f"{number:02}.png", (number, 0, 0))
-  parts = lambda: hold_out(ImageFolder(str(tmp_path), 8, on_error="skip", memory_limit=0), 0.5)
+  parts = lambda: train_validation_split(ImageFolder(str(tmp_path), 8, on_error="skip",
+                                                     memory_limit=0), 0.5)
   numbers = lambda source: set(all_of(source)[0][:, 0, 0, 0].tolist())
   before = [numbers(part) for part in parts()]
   for number in (3, 4, 5, 12, 13, 19):
     (tmp_path / "a" / f"{number:02}.png").write_bytes(b"torn")
   for part, all_numbers in zip(parts(), before, strict=True):
     assert numbers(part) == all_numbers - {3, 4, 5, 12, 13, 19}
-  nested, _ = hold_out(parts()[0], 0.5)
+  nested, _ = train_validation_split(parts()[0], 0.5)
   assert len(numbers(nested)) > 1 and not numbers(nested) & before[1]
 
 
@@ -173,7 +207,7 @@ def test_a_folder_without_a_readable_image_is_refused(limit, tmp_path):
 
 @pytest.mark.parametrize("names, line", [
     (["a/", "b/notes.txt"],
-     "ImageFolder.path = '{path}': has no images (file types: .bmp .gif .jpeg .jpg .png)"),
+     "ImageFolder.path = '{path}': has no images among 1 files, such as b/notes.txt (files that "),
     (["loose.png", ".cache/1.png"], "{path}: no image is in the folder of a class, such as cats/")])
 def test_a_folder_without_classes_is_refused(tmp_path, names, line):
   for name in names:
@@ -224,7 +258,7 @@ def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_pat
     archive.extractall(tmp_path / "unpacked")
   folder = ImageFolder(str(tmp_path / "unpacked" / around), 4)
   source = ImageZip(path, 4, memory_limit=0)
-  assert caplog.messages == [f"{place}: files that are no images: 1 left out, such as {name}"
+  assert caplog.messages == [f"{place}: 1 left out: files that are no images: .txt, such as {name}"
                              for place, name in ((tmp_path / "unpacked" / around, "a/notes.txt"),
                                                  (path, f"{around}a/notes.txt"))]
   assert source.class_names == folder.class_names == ("a", "a-b", "c")
@@ -245,7 +279,7 @@ def test_what_is_no_archive_of_images_is_refused(tmp_path):
   for path in (torn, text):
     assert line_of(str(path)).startswith(f"{begin}'{path}': is not a ZIP archive, or a trun")
   assert line_of(str(flat)).startswith(f"{flat}: no image is in the folder of a class")
-  assert line_of(empty).startswith(f"{begin}'{empty}': has no images (file types: ")
+  assert line_of(empty).startswith(f"{begin}'{empty}': has no images among 1 files, such as a/no")
   assert line_of(str(tmp_path)).startswith(f"{begin}'{tmp_path}': is a folder; use ImageFolder")
   assert line_of("nowhere.zip").startswith(f"{begin}'nowhere.zip': no such file")
 

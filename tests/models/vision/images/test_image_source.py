@@ -4,10 +4,11 @@ import sys
 
 from models.vision.images.image_source import (
   InMemoryImages,
-  hold_out,
+  Subset,
   read,
   to_uint8,
   to_unit_range,
+  train_validation_split,
 )
 from models.vision.sources import EncodedExamples
 
@@ -91,7 +92,7 @@ def test_no_source_is_converted_by_autograph_where_it_is_read():
   source.files = []
   read(source, np.arange(5))  # Functions of NumPy that a source calls would be converted, too.
   EncodedExamples(source, "images").read(0)
-  assert len(source.files) >= 3 and set(source.files) == {__file__}
+  assert len(source.files) >= 2 and set(source.files) == {__file__}
 
 
 # ---- Parts of a source --------------------------------------------------------------------------
@@ -102,7 +103,7 @@ SOURCE = InMemoryImages(IMAGES, np.arange(20) % 2, ("even", "odd"))
 
 
 def test_every_image_is_in_one_part_and_the_parts_are_always_the_same():
-  parts = hold_out(SOURCE, 0.3)
+  parts = train_validation_split(SOURCE, 0.3)
   assert [part.size for part in parts] == [14, 6]
   numbers = []
   for part in parts:
@@ -113,14 +114,51 @@ def test_every_image_is_in_one_part_and_the_parts_are_always_the_same():
     numbers.append(images[:, 0, 0, 0].tolist())
   assert sorted(numbers[0] + numbers[1]) == list(range(20))
   assert numbers[1] != sorted(numbers[1])  # A permutation, in case the source is sorted by class.
-  again = hold_out(SOURCE, 0.3)[1]
+  again = train_validation_split(SOURCE, 0.3)[1]
   assert read(again, np.arange(6))[0][:, 0, 0, 0].tolist() == numbers[1]
 
 
 def test_a_part_tells_its_examples_from_others():
   digested = InMemoryImages(IMAGES, np.zeros(20), ("one",))
   digested.digest = lambda: "of all"
-  part, rest = hold_out(digested, 0.3)
-  parts = [part.digest(), rest.digest(), hold_out(digested, 0.4)[0].digest()]
-  assert len({*parts, "of all"}) == 4 and hold_out(digested, 0.3)[0].digest() == parts[0]
-  assert hold_out(SOURCE, 0.3)[0].digest() is None  # Arrays of a program are not known by a name.
+  part, rest = train_validation_split(digested, 0.3)
+  parts = [part.digest(), rest.digest(), train_validation_split(digested, 0.4)[0].digest()]
+  assert len({*parts, "of all"}) == 4
+  assert train_validation_split(digested, 0.3)[0].digest() == parts[0]
+  # Arrays of a program are not known by a name.
+  assert train_validation_split(SOURCE, 0.3)[0].digest() is None
+
+
+@pytest.mark.parametrize("sizes, share, held", [
+    ([2] * 30, 0.2, [1] * 30),  # At least one of each class is measured, and one is trained on.
+    ([60, 60, 1], 0.2, [12, 12, 0]),  # The only image of a class is trained on.
+    ([90, 10], 0.3, [27, 3]),
+    ([12] * 1000, 0.2, [3] * 400 + [2] * 600),  # 2,400 in all, by the largest remainders.
+    ([5], 0.4, [2]), ([3, 2], 0.2, [1, 1]), ([0, 4, 4], 0.9, [0, 3, 3])])
+def test_each_class_gives_its_share(sizes, share, held):
+  labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+  source = InMemoryImages(np.zeros([len(labels), 1, 1, 1]), labels, tuple(map(str, sizes)))
+  trained, measured = train_validation_split(source, share)
+  assert np.bincount(measured.labels, minlength=len(sizes)).tolist() == held
+  assert np.bincount(trained.labels, minlength=len(sizes)).tolist() == np.subtract(
+      sizes, held).tolist()
+
+
+def test_what_a_small_class_changes_is_said(caplog):
+  train_validation_split(
+      InMemoryImages(np.zeros([4, 1, 1, 1]), np.array([0, 0, 1, 1]), ("a", "b")), 0.25)
+  assert caplog.messages == [
+      "validation_split = 0.25: 2 of 4 images are held out, since each class has some on both "
+      "sides, or its only image on the side of the training"]
+  trained, measured = train_validation_split(
+      InMemoryImages(np.zeros([4, 1, 1, 1]), np.arange(4), tuple("abcd")), 0.25)
+  assert (trained.size, measured.size, len(caplog.messages)) == (3, 1, 1)
+
+
+def test_a_source_describes_its_classes():
+  labels = np.array([0, 1, 1, 2, 2])
+  source = InMemoryImages(np.zeros([5, 1, 1, 1]), labels, ("cat", "dog", "owl"))
+  assert source.describe() == "3 classes: cat, dog, owl, the smallest cat with 1"
+  assert Subset(source, np.array([0, 3, 4])).describe() == (
+      "3 classes: cat, dog, owl, the smallest dog with 0")
+  assert InMemoryImages(np.zeros([5, 1, 1, 1]), np.zeros(5), ("all",)).describe() == "1 class: all"

@@ -3,6 +3,7 @@
 import json
 import zipfile
 
+from models.vision.files.image_folder import ImageFolder
 from models.vision.images import write
 
 import numpy as np
@@ -38,6 +39,20 @@ def test_a_folder_has_the_labels_in_the_names_and_in_one_file(tmp_path):
   assert written == {"labels": [[name, label] for name, label in zip(names, LABELS, strict=True)]}
   for name, image in zip(names, IMAGES, strict=True):
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "out" / name)), image)
+
+
+@pytest.mark.parametrize("names, files, content", [
+    (("ant", "big cat/2"), ["00000000-ant.png", "00000001-big-cat-2.png"],
+     {"labels": [["00000000-ant.png", 0], ["00000001-big-cat-2.png", 1]],
+      "classes": ["ant", "big cat/2"]}),
+    (("0", "11"), ["00000000-class0.png", "00000001-class11.png"],
+     {"labels": [["00000000-class0.png", 0], ["00000001-class11.png", 11]]})])
+def test_names_of_classes_are_beside_the_labels_or_are_these(names, files, content, tmp_path):
+  write.write_folder(tmp_path / "out", [(IMAGES[:2], np.array([0, 1]))], names)
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*files, "dataset.json"]
+  assert json.loads((tmp_path / "out" / "dataset.json").read_text()) == content
+  source = ImageFolder(str(tmp_path / "out"), 4)
+  assert source.class_names == names and source.labels.tolist() == [0, 1]
 
 
 def test_a_zip_has_the_same_files(tmp_path):

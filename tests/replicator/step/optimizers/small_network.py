@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from unittest import mock
 
 from replicator import Replicator, step_number, wrap_optimizer
-from replicator.step.optimizers.schedules import LinearDecay
+from replicator.step.optimizers.schedules import linear
+from replicator.strategies.compiled_step import CompiledStep
 from tests.programs.closeness import nests_close
 
 import keras
@@ -93,9 +94,15 @@ def assert_close(actual, expected):
 
 
 K = keras.optimizers
+
+
+def adam(rate) -> K.Adam:
+  return K.Adam(rate, beta_1=0.0, beta_2=0.9)
+
+
 OPTIMIZERS = {
     "momentum": lambda: K.SGD(0.05, momentum=0.9, nesterov=True),
-    "Adam": lambda: K.Adam(LinearDecay(0.1, 5), beta_1=0.0, beta_2=0.9),
+    "Adam": lambda: adam(linear(0.1, end=5)),
     # A binary fraction, since Keras alone rounds a weight decay to float32.
     "AdamW": lambda: K.AdamW(0.1, weight_decay=0.25),
     "RMSprop": lambda: K.RMSprop(0.1, momentum=0.5, centered=True),
@@ -123,3 +130,20 @@ def moving_average(trajectory, decay: float, start: int = 0) -> list[np.ndarray]
   n = len(points) - 1
   factors = [decay ** n] + [(1 - decay) * decay ** (n - k) for k in range(1, n + 1)]
   return [sum(f * point[i] for f, point in zip(factors, points, strict=True)) for i in range(3)]
+
+
+def train_with_bad_examples(replicator: Replicator, **options):
+  """4 steps in one call, the first and the last with an infinite example on one replica."""
+  with replicator.scope():
+    variables = make_variables(keras.constraints.MaxNorm(3.0))
+    wrapped = wrap_optimizer(adam(0.1), variables, ema_decay=0.5, ema_start=1,
+                             **options)
+
+  def step(batch):
+    wrapped.apply(gradients_of(variables, batch, step_number()))
+    return {"nonfinite": wrapped.nonfinite_updates}
+
+  inputs = {name: np.stack([value] * 4) for name, value in BATCH.items()}
+  inputs["x"][[0, 3], 0, 0] = np.inf
+  logged, _ = CompiledStep(replicator, step, 4, logs=True)(0, inputs).fetch()
+  return variables, wrapped, logged["nonfinite"]

@@ -259,7 +259,7 @@ def test_a_second_weight_decay_is_refused():
 def test_every_third_call_makes_an_update_on_all_replicas(float64, synchronous):
   with synchronous.scope():
     variables = small.make_variables()
-    wrapped = wrap_optimizer(small.OPTIMIZERS["Adam"](), variables, ema_decay=0.5, every=3)
+    wrapped = wrap_optimizer(small.adam(0.1), variables, ema_decay=0.5, every=3)
 
   def step(batch):
     wrapped.apply(small.gradients_of(variables, batch, step_number() // 3))
@@ -267,7 +267,7 @@ def test_every_third_call_makes_an_update_on_all_replicas(float64, synchronous):
 
   inputs = {name: np.stack([value] * 7) for name, value in small.BATCH.items()}
   CompiledStep(synchronous, step, 7, logs=True)(0, inputs).fetch()
-  expected = small.train_plainly(small.OPTIMIZERS["Adam"](), 2)
+  expected = small.train_plainly(small.adam(0.1), 2)
   small.assert_close([[v.numpy() for v in variables]], expected[-1:])
   small.assert_close([small.averages_of(wrapped)], [small.moving_average(expected, 0.5)])
   assert wrapped.keras_optimizer.iterations.numpy() == 2 and wrapped.calls.numpy() == 7
@@ -284,27 +284,10 @@ def test_averages_that_nobody_keeps_have_no_settings(setting):
 # ---- Gradients that are not finite ---------------------------------------------------------------
 
 
-def train_with_bad_examples(replicator: Replicator, **options):
-  """4 steps in one call, the first and the last with an infinite example on one replica."""
-  with replicator.scope():
-    variables = small.make_variables(keras.constraints.MaxNorm(3.0))
-    wrapped = wrap_optimizer(small.OPTIMIZERS["Adam"](), variables, ema_decay=0.5, ema_start=1,
-                             **options)
-
-  def step(batch):
-    wrapped.apply(small.gradients_of(variables, batch, step_number()))
-    return {"nonfinite": wrapped.nonfinite_updates}
-
-  inputs = {name: np.stack([value] * 4) for name, value in small.BATCH.items()}
-  inputs["x"][[0, 3], 0, 0] = np.inf
-  logged, _ = CompiledStep(replicator, step, 4, logs=True)(0, inputs).fetch()
-  return variables, wrapped, logged["nonfinite"]
-
-
 def check_that_the_update_is_skipped(replicator: Replicator, **options) -> None:
-  variables, wrapped, nonfinite = train_with_bad_examples(
+  variables, wrapped, nonfinite = small.train_with_bad_examples(
       replicator, skip_nonfinite=True, **options)
-  expected = small.train_plainly(small.OPTIMIZERS["Adam"](), 3, keras.constraints.MaxNorm(3.0),
+  expected = small.train_plainly(small.adam(0.1), 3, keras.constraints.MaxNorm(3.0),
                                  first_step=1)
   np.testing.assert_array_equal(nonfinite, [1, 1, 1, 2])
   for i in range(replicator.num_replicas):  # Each replica's own copy.
@@ -325,7 +308,8 @@ def test_it_is_skipped_in_any_way_of_running_and_if_its_norm_is_not_finite(float
 
 
 def test_by_default_an_update_that_is_not_finite_is_made_and_counted(float64):
-  variables, wrapped, nonfinite = train_with_bad_examples(Replicator("mirrored", logical_cpus=2))
+  variables, wrapped, nonfinite = small.train_with_bad_examples(
+      Replicator("mirrored", logical_cpus=2))
   np.testing.assert_array_equal(nonfinite, [1, 2, 3, 4])
   assert np.isnan(variables[0].numpy()).any()
   assert wrapped.keras_optimizer.iterations.numpy() == 4

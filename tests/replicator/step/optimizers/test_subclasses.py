@@ -1,5 +1,7 @@
 """Optimizers of users, who override methods of a Keras optimizer: as Keras alone, or refused."""
 
+import functools
+
 from replicator import wrap_optimizer
 from tests.programs.refusals import refusal
 from tests.replicator.step.optimizers import small_network as small
@@ -14,6 +16,14 @@ class ByName(K.SGD):
 
   def update_step(self, gradient, variable, learning_rate):
     factor = 0.25 if "offset" in variable.name else 1.0
+    self.assign_sub(variable, tf.cast(learning_rate, gradient.dtype) * factor * gradient)
+
+
+class ByPath(ByName):
+  """The same by its path, which Keras alone does not tell."""
+
+  def update_step(self, gradient, variable, learning_rate):
+    factor = 0.25 if variable.path == "offset" else 1.0
     self.assign_sub(variable, tf.cast(learning_rate, gradient.dtype) * factor * gradient)
 
 
@@ -59,6 +69,21 @@ class Rate(K.SGD):
 def test_what_a_class_overrides_is_honored(float64, one_or_two, make):
   trajectory, _ = small.train(one_or_two, make, 3)
   small.assert_close(trajectory, small.train_plainly(make(), 3))
+
+
+def test_update_step_may_read_the_path_of_a_variable(float64, one_or_two):
+  trajectory, _ = small.train(one_or_two, lambda: ByPath(0.125), 3)
+  small.assert_close(trajectory, small.train_plainly(ByName(0.125), 3))
+
+
+def test_an_update_step_that_one_object_has_sees_each_variable(float64, one_or_two):
+  def make() -> K.Optimizer:
+    optimizer = K.SGD(0.125)
+    optimizer.update_step = functools.partial(ByName.update_step, optimizer)
+    return optimizer
+
+  trajectory, _ = small.train(one_or_two, make, 3)
+  small.assert_close(trajectory, small.train_plainly(ByName(0.125), 3))
 
 
 @pytest.mark.parametrize("method", [

@@ -49,6 +49,15 @@ def test_each_is_made_in_the_scope_of_its_name():
   assert [name for name, each in optimizers.items() if each.averages] == ["policy"]
 
 
+def test_options_of_a_network_are_its_own():
+  step = Step(keras.optimizers.SGD)
+  optimizers = wrap_optimizers(
+      keras.optimizers.SGD, {"policy": {"ema_decay": 0.5, "every": 2}},
+      policy=step.policy, temperature=step.temperature)
+  assert [bool(each.averages) for each in optimizers.values()] == [True, False]
+  assert [each.calls is None for each in optimizers.values()] == [False, True]
+
+
 def test_a_network_that_is_not_built_is_refused_also_in_a_list():
   built = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
   late = keras.Sequential([keras.layers.Dense(1)], name="late")

@@ -27,7 +27,13 @@ def test_lists_of_hosts_are_expanded_in_order():
     assert managers.hosts(text) == expected.split(), text
 
 
-def test_ranks_fill_one_host_after_the_other_with_ports_of_the_job():
+def test_ranks_that_go_round_the_hosts_are_numbered_by_their_places():
+  numbers = [managers.of_slurm({**STEP, "SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank % 2),
+                                "SLURM_LOCALID": str(rank // 2)}).rank for rank in range(4)]
+  assert numbers == [0, 2, 1, 3]  # As of `srun --distribution=cyclic`.
+
+
+def test_processes_fill_one_host_after_the_other_with_ports_of_the_job():
   processes = managers.of_slurm(STEP)
   assert processes is not None and processes.rank == 3
   hosts, ports = zip(*(address.split(":") for address in processes.addresses), strict=True)
@@ -67,11 +73,9 @@ def test_hosts_of_sagemaker_know_each_other():
 def test_what_cannot_be_used_is_refused_in_one_line():
   for changed, said in (
       ({"SLURM_STEP_NODELIST": "n[1-"}, "'n[1-' is no list of hosts such as n[1-2,4]"),
-      ({"SLURM_PROCID": ""}, "SLURM_PROCID='': is no number"),
-      ({"SLURM_PROCID": "9"}, "SLURM_PROCID=9: the step has 4 processes, counted from 0"),
-      ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1"),
-      # Rank 1 of `--distribution=cyclic`.
-      ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "write srun --distribution=block")):
+      ({"SLURM_LOCALID": ""}, "SLURM_LOCALID='': is no number"),
+      ({"SLURM_LOCALID": "2"}, "SLURM_STEP_TASKS_PER_NODE=2(x2) has no such place; start the"),
+      ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1")):
     assert said in refusal(managers.of_slurm, {**STEP, **changed})
   for environment, said in (
       ({**JOB, "JOB_COMPLETION_INDEX": "2"}, "write completionMode: Indexed"),

@@ -5,6 +5,7 @@ import os
 
 from replicator.strategies.cluster import tf_config
 from tests.programs.refusals import refusal
+from tests.replicator.strategies.cluster.test_managers import JOB, SAGEMAKER, STEP
 
 import pytest
 
@@ -148,3 +149,25 @@ def test_workers_that_would_train_by_themselves_are_refused():
   tf_config.check_used("default", {})
   for text in ('{"cluster": {"worker": ["a:1"]}}', '{"cluster": 3}', "torn"):
     tf_config.check_used("default", {"TF_CONFIG": text})
+
+
+ALONE = json.dumps(config({"worker": ["a:1"]}))
+
+
+@pytest.mark.parametrize("variables, source", [
+    (STEP, "Slurm's step 7.0 has 4"), (JOB, "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX has 2"),
+    (SAGEMAKER, "SM_HOSTS and SM_CURRENT_HOST has 2")])
+def test_processes_of_a_manager_that_would_train_by_themselves_are_refused(
+    variables, source, monkeypatch):
+  for more in ({}, {"TF_CONFIG": ALONE}):  # A stale one.
+    said = refusal(tf_config.check_used, "default", {**variables, **more})
+    assert said.startswith(f"Replicator.strategy = 'default': trains in one process, and {source}, "
+                           "each of which would train by itself; ")
+    assert said.endswith("for runs of their own, write Replicator.cluster = 'tf_config'")
+  tf_config.check_used("default", variables, "tf_config")
+  tf_config.check_used("default", {**variables, "RAY_RAYLET_PID": "7"})  # A trial of a sweep.
+  for name, value in {**variables, "TF_CONFIG": ALONE}.items():
+    monkeypatch.setenv(name, value)
+  assert refusal(tf_config.make, "multi_worker_mirrored").startswith(
+      f"TF_CONFIG has 1 process, and {source}, each of which would train by itself; unset ")
+  assert tf_config.make("multi_worker_mirrored", "tf_config")[1] == "TF_CONFIG"

@@ -105,3 +105,31 @@ def test_values_that_a_scope_of_keras_replaces_are_not_kept():
   with keras.StatelessScope([(variable, tf.constant(2.0))]):
     np.testing.assert_array_equal(read(tf.ones([2])), [2.0, 2.0])
   np.testing.assert_array_equal(read(tf.ones([2])), [1.0, 1.0])
+
+
+class Noisy(Scaled):
+  """Draws and counts in Python where it is compiled."""
+
+  def __init__(self):
+    super().__init__(1.0)
+    self.count = 0
+
+  @replicator.any_batch_size
+  def draw(self, x: tf.Tensor) -> tf.Tensor:
+    """Adds a number to `[n]`."""
+    self.count += 1
+    return x + np.random.normal()
+
+
+def test_what_python_does_once_is_a_warning(capsys):
+  noisy = Noisy()
+  for n in (1, 2):
+    noisy.draw(np.zeros(n, np.float32))
+  assert capsys.readouterr().err.splitlines() == [
+      "warning: np.random was called while Noisy.draw was traced: its numbers are constants; pass "
+      "it numbers",
+      "warning: the attribute 'count' changed from 0 to 1 while Noisy.draw was traced, which is "
+      "done once, not at every call; if it counts, keep it in a tf.Variable"]
+  scaled = Scaled(2.0)
+  scaled.call({"x": np.ones([2, 1], np.float32)})
+  assert not capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tm
       *(f"warning: {name} was called while the step was traced: its numbers are constants; draw "
         "with replicator.random" for name in [*draws, "the generator 'rng'"]),
       "warning: the attribute 'calls' changed from 0 to 1 while the step was traced, which is done "
-      "once, not at every step; if it counts steps, keep it in a tf.Variable",
+      "once, not at every step; if it counts, keep it in a tf.Variable",
       "warning: the step does not apply its optimizer 'optimizers/1', so the 2 variables that it "
       "owns do not train; call its minimize or apply, or leave it out"]
 

@@ -78,6 +78,26 @@ def test_what_is_frozen_needs_no_gradient():
   assert said(step) == []  # Nor an update.
 
 
+class NoVectors(keras.optimizers.Adam):
+  """No update of vectors."""
+
+  def update_step(self, gradient, variable, learning_rate):
+    if len(variable.shape) > 1:
+      super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize("loss, count", [(BOTH, 0), (ROUNDED, 1)], ids=["all", "rounded"])
+def test_what_an_optimizer_leaves_as_it_is_has_a_gradient(loss, count, one_or_two, monkeypatch):
+  monkeypatch.setattr(keras.optimizers, "SGD", NoVectors)
+  with one_or_two.scope():
+    step = Two(loss)
+  lines = said(step, one_or_two)
+  assert len(lines) == count
+  for line in lines:
+    assert all(f"'{v.path}'" in line for v in step.b.trainable_variables)
+    assert not any(v.path in line for v in step.a.trainable_variables)
+
+
 class Late(tf.Module):
   """A network that gets more variables after it was given to an optimizer."""
 

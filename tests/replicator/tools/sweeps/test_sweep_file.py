@@ -99,10 +99,11 @@ def test_gin_files_are_a_dimension(tmp_path):
 
 def test_values_are_written_as_gin_reads_them(tmp_path):
   file = read(tmp_path, "sweep.grid = {'a.b': ['@adam', '%rate', 'text', None, (1, 2), True, "
-                        "['@r1()', ['%x', 'y']], ('@z', (3,), ())]}")
+                        "-1e999, ['@r1()', ['%x', 'y']], ('@z', (3,), ())]}")
   written = [Record.make(file, point, tmp_path).words()[-2] for point in search.points(file)]
   assert written == [f"--gin_param=a.b = {text}" for text in (
-    "@adam", "%rate", "'text'", "None", "(1, 2)", "True", "[@r1(), [%x, 'y']]", "(@z, (3,), ())")]
+    "@adam", "%rate", "'text'", "None", "(1, 2)", "True", "-1e999", "[@r1(), [%x, 'y']]",
+    "(@z, (3,), ())")]
 
 
 def test_the_command_line_overrides_the_file_and_gin_is_left_clean(tmp_path):
@@ -127,7 +128,7 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("train.steps = 3", "sweep.gin:3: a sweep file binds sweep.NAME only; write 'train.steps = ...'"),
   ("a/sweep.seeds = [1]", "sweep.gin:3: a/sweep.seeds: a sweep has no scopes; write sweep.seeds"),
   ("rate = 3\nsweep.seeds = [1]", "sweep.gin:3: the macro rate is never used"),
-  ("sweep.seeds = [1, 2.5]", "sweep.gin:3: sweep.seeds = [1, 2.5]: must be Sequence[int]"),
+  ("sweep.seeds = [1, 2.5]", "sweep.gin:3: sweep.seeds = [1, 2.5]: must be a list of int"),
   ("sweep.seeds = [1]\nsweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and in line 3"),
   ("sweep.grid = {'a': [@adam]}", "write references of gin in quotes, as '@adam'"),
   ("sweep.grid = {'a': [1}", "sweep.gin:3: not valid gin"),
@@ -161,7 +162,6 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is for sweep.optuna"),
   ("sweep.trials = 0", "sweep.trials = 0: must be at least 1"),
   ("sweep.prune_after = -1", "sweep.prune_after = -1: must be at least 0"),
-  ("sweep.grid = {'a': [1e999]}", "'a': inf: gin has no such number"),
   ("sweep.random = {'a': ('uniform', 1)}", "must be ('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('uniform', 1, 1)}", "must be ('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('uniform', 0, 1e999)}", "('uniform', low, high), two numbers"),

@@ -46,9 +46,9 @@ class Process:
   for a loss that is given.
   """
 
-  def __init__(self, workdir: Workdir, *trackers: Tracker, step: int = 0):
+  def __init__(self, workdir: Workdir, *trackers: Tracker, step: int = 0, went_back: bool = False):
     self.workdir, self.step, self.trackers = workdir.folder, step, trackers
-    self.has_begun = False
+    self.has_begun, self.went_back = False, went_back
     self.said: list[str] = []
     self.say, self.doing = self.said.append, lambda what: None
     self.schedule = types.SimpleNamespace(callbacks=trackers)

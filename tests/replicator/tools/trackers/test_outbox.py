@@ -57,6 +57,20 @@ def test_a_run_that_ends_before_its_first_step_has_no_record(workdir):
   assert not memory.records
 
 
+def test_a_run_that_goes_back_begins_another_record_at_once(workdir):
+  memory = Memory()
+  first = Process(workdir, memory)
+  first.log(0, 40)
+  first.end()
+  before = workdir.lines
+  second = Process(workdir, memory, step=20, went_back=True)
+  second.log(22, 22, loss=0.25)
+  wait_for(memory, 22)
+  second.end()
+  assert list(memory.records.values()) == [before, workdir.lines]
+  assert max(workdir.lines) == 22 and workdir.lines[20] == before[20]
+
+
 class Killed(BaseException):
   """The process ends here: nothing in it goes on, or says so."""
 
@@ -98,8 +112,11 @@ def test_a_resumed_run_that_logs_other_lines_begins_another_record(loss, first, 
   memory = Memory()
   Process(workdir, memory).log(0, 26)
   wait_for(memory, 26)
+  calls: list[str] = []
+  memory.on_call = calls.append
   resumed = Process(workdir, memory, step=20)
   resumed.log(first, 24, loss)  # It is killed before it knows.
+  wait_until(lambda: calls == ["open", "open"])  # Its thread goes on, and must not open later.
   resumed = Process(workdir, memory, step=20)
   resumed.log(first, 40, loss)
   resumed.end()
@@ -330,7 +347,8 @@ class TextFile(Tracker):
 def test_a_tracker_of_ones_own_gets_each_line_once(workdir):
   killed = Process(workdir, TextFile())
   killed.log(0, 26)
-  wait_until(lambda: '"step": 26' in (workdir.folder / "trackers.json").read_text())
+  noted = workdir.folder / "trackers.json"
+  wait_until(lambda: noted.exists() and '"step": 26' in noted.read_text())
   process = Process(workdir, TextFile(), step=20)
   process.log(22, 30)
   process.roll_back(10)

@@ -65,7 +65,7 @@ def test_a_score_is_better_when_it_is_higher(tmp_path, capsys):
 
 def test_a_metric_that_is_never_a_number_has_not_improved(tmp_path, capsys):
   train(tmp_path, "train.steps = 12", *PATIENT, step=Counter,
-        evaluate=lambda counter: Evaluation({"error": math.nan}))
+        evaluate=lambda counter: Evaluation({"error": math.nan, "other": 1.0}))
   assert "stopped early at step 4: eval/error has not improved in" in capsys.readouterr().out
 
 

@@ -7,7 +7,8 @@ import re
 
 from replicator import Evaluation, Replicator, UsageError, atomic
 from replicator.errors import RunFailed
-from replicator.training.checkpoints import saver, store
+from replicator.step.variables import variables_of
+from replicator.training.checkpoints import partial, store
 from replicator.training.checkpoints.retention import Checkpoints
 from replicator.training.checkpoints.saver import Saver
 from tests.programs.counter import Counter
@@ -133,12 +134,43 @@ def test_a_partial_restore_is_loud(tmp_path, capfd, monkeypatch):
   saved.gone, other.new = tf.Variable(1.0), tf.Variable(2.0)
   saved.count.assign(5.0)
   save(tmp_path, saved, 1)
-  monkeypatch.setattr(saver, "_partial_allowed", True)
+  monkeypatch.setattr(partial, "_allowed", True)
   assert Saver(tmp_path, other).restore()["step"] == 1
   assert (other.count.numpy(), other.new.numpy()) == (5.0, 2.0)
   assert capfd.readouterr().err.splitlines() == [
       "warning: --allow_partial_restore: 'gone' is only in the checkpoint; it is not restored",
       "warning: --allow_partial_restore: 'new' is not in the checkpoint; it is not restored"]
+
+
+class Whole(tf.Module):
+  """Two numbers of which one is of no use without the other, and another one."""
+
+  def __init__(self, shape, other=None):
+    super().__init__()
+    self.array, self.count = tf.Variable(tf.zeros(shape)), tf.Variable(0.0)
+    self.single, self.other = tf.Variable(0.0), other
+
+  def restored_together(self):
+    return [self.array, self.count, self.other]
+
+
+def test_what_belongs_together_is_restored_together_or_not_at_all(tmp_path, capfd, monkeypatch):
+  saved, other = (Whole([1], Whole([size])) for size in (2, 3))
+  for module in (saved, saved.other):
+    module.array.assign_add(tf.ones_like(module.array))
+    module.count.assign(5.0)
+    module.single.assign(6.0)
+  save(tmp_path, saved, 1)
+  monkeypatch.setattr(partial, "_allowed", True)
+  Saver(tmp_path, other).restore()
+  assert {path: v.numpy().tolist() for path, v in variables_of(other).items()} == {
+      "array": [0.0], "count": 0.0, "single": 6.0, "other/array": [0.0, 0.0, 0.0],
+      "other/count": 0.0, "other/single": 0.0}
+  assert capfd.readouterr().err.splitlines() == [
+      "warning: --allow_partial_restore: 'other/array' was float32 [2] and is float32 [3]; it is "
+      "not restored",
+      "warning: --allow_partial_restore: 'array', 'count', 'other/count' and 1 more: of use only "
+      "together with those; not restored either"]
 
 
 def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
@@ -220,6 +252,15 @@ def test_a_best_checkpoint_by_what_is_not_logged_is_an_error(name, message, tmp_
     return
   with pytest.raises(UsageError, match=f"^Checkpoints.keep_best = {message}"):
     train(tmp_path, *settings, step=Counter, evaluate=evaluate)
+
+
+@pytest.mark.parametrize("best, kept", [("min", [0, 4]), ("max", [4])])
+def test_the_best_checkpoint_may_be_that_before_the_first_step(best, kept, tmp_path):
+  train(tmp_path, "train.steps = 4", "train.eval_every = 2", "train.checkpoint_every = 2",
+        "Checkpoints.keep_last = 1", "Checkpoints.keep_best = 'eval/count'",
+        f"Checkpoints.best_is = '{best}'", step=Counter,
+        evaluate=lambda step: Evaluation({"count": step.count.numpy()}))
+  assert store.steps_of(tmp_path / "checkpoints") == kept
 
 
 def test_a_rollback_forgets_later_checkpoints_also_if_it_crashes(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Variables with a value for each replica, saved and restored."""
 
 import contextlib
+import types
+import zlib
 
 from replicator import Replicator, UsageError
 from replicator.step.replicated import copies_of
@@ -126,3 +128,21 @@ def test_code_that_changes_one_worker_alone_is_named(changes, named):
         if named else contextlib.nullcontext(),
         variables.changed_alike("Halving at step 4", lambda: tuple(flags))):
     changes(rate, flags)
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_code_that_changes_the_own_values_of_one_worker_alone_is_named(is_used):
+  with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+    own = tf.Variable([1.0, 2.0], synchronization=tf.VariableSynchronization.ON_READ,
+                      aggregation=tf.VariableAggregation.MEAN)
+  # The other process changes nothing.
+  answers = iter([float(zlib.crc32(b"[]") % 2 ** 24), -1.0, 0.0])
+  cluster = types.SimpleNamespace(
+      num_pipelines=2, worker_id=0, joined=lambda values: np.concatenate([values, values]),
+      by_worker=lambda value: np.array([value, next(answers) if is_used else value]))
+  variables = snapshot.Variables({"net/own": own}, cluster)
+  assert variables.use([own] if is_used else []) == []
+  with (pytest.raises(UsageError, match=r"evaluate at step 4 changed 'net/own' \(")
+        if is_used else contextlib.nullcontext(),
+        variables.changed_alike("evaluate at step 4", lambda: 0)):
+    own.assign([1.0, 3.0])

@@ -5,13 +5,14 @@ import pathlib
 import shutil
 
 import replicator
-from replicator import Replicator, UsageError
+from replicator import Replicator, UsageError, replicated
 from replicator.step import context
 from replicator.step.variables import variables_of
 from replicator.training.checkpoints import names
+from replicator.training.checkpoints.matching import match
 from replicator.training.checkpoints.saver import Saver
 from replicator.training.checkpoints.snapshot import Snapshot
-from replicator.training.checkpoints.start_from import StartFrom, match
+from replicator.training.checkpoints.start_from import StartFrom
 from tests.programs import two_networks
 from tests.programs.logs import rows
 from tests.programs.processes import launched
@@ -25,6 +26,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
+FROZEN = ["critic/layers/dense", "critic/layers/global_batch_norm", "generator/layers/dense"]
 
 
 def begin(source: pathlib.Path, step, workdir: pathlib.Path = pathlib.Path("none"), /,
@@ -91,7 +94,7 @@ def test_networks_are_chosen(source):
   before = held(step := TwoNetworks())
   begin(source, step, networks=["critic"])
   assert equal(held(step), saved(source)) >= within(before, "critic/")
-  assert equal(held(step), before) >= within(before, "generator/layers/0")
+  assert equal(held(step), before) >= within(before, "generator/layers/dense/")
 
 
 @pytest.mark.parametrize("averaged", [False, True])
@@ -118,8 +121,8 @@ def test_networks_take_the_weights_of_others_or_their_averages(averaged, source)
 def test_what_does_not_fit_is_left_and_named(source):
   before = held(step := TwoNetworks(critic_width=2))
   facts, lines = begin(source, step)
-  left = {"critic/layers/3/kernel": "was float32 [4, 1] and is float32 [4, 2]",
-          "critic/layers/3/bias": "was float32 [1] and is float32 [2]"}
+  left = {"critic/layers/dense_1/kernel": "was float32 [4, 1] and is float32 [4, 2]",
+          "critic/layers/dense_1/bias": "was float32 [1] and is float32 [2]"}
   assert facts["not_taken"] == left
   assert lines[0].endswith("critic (5 of 7 variables), generator (7 variables)")
   assert set(lines[1:]) == {f"not taken   {name} {why}" for name, why in left.items()}
@@ -145,20 +148,82 @@ def test_variables_of_no_network_are_named(source):
   assert begin(source, Counting())[1][1:] == ["not taken   pool is in no network"]
 
 
+class Statistics(tf.Module):
+  """What networks see through."""
+
+  def __init__(self, size: int):
+    super().__init__()
+    self.frozen = False
+    self.mean, self.count = replicated.variable(np.zeros([size])), replicated.variable(0.0)
+
+  def taken_with_networks(self) -> dict[str, tf.Variable]:
+    return {"mean": self.mean, "count": self.count}
+
+
+class Seeing(TwoNetworks):
+  """Its networks see through statistics."""
+
+  def __init__(self, size: int = 3):
+    super().__init__()
+    self.statistics = Statistics(size)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory) -> pathlib.Path:
+  step = Seeing()
+  step.statistics.mean.assign([1.0, 2.0, 3.0])
+  step.statistics.count.assign(7.0)
+  return save(step, tmp_path_factory.mktemp("seeing"))
+
+
+@pytest.mark.parametrize("networks", [None, ["critic"]])
+@pytest.mark.parametrize("frozen", [None, {"critic": 1}])
+def test_statistics_come_with_the_networks_that_see_through_them(networks, frozen, seeing):
+  facts, lines = begin(seeing, step := Seeing(), networks=networks, frozen=frozen)
+  assert step.statistics.mean.numpy().tolist() == [1.0, 2.0, 3.0]
+  assert step.statistics.count.numpy() == 7.0 and facts["taken"]["statistics"] == 2
+  assert step.statistics.frozen == bool(frozen) and "statistics (2 variables)" in lines[0]
+  assert not facts["not_taken"]
+
+
+def test_statistics_are_taken_as_a_whole_or_not(seeing, source):
+  facts, _ = begin(seeing, step := Seeing(4))
+  assert not step.statistics.mean.numpy().any() and step.statistics.count.numpy() == 0.0
+  assert facts["not_taken"] == {"statistics/mean": "was float64 [3] and is float64 [4]"}
+  assert begin(source, Seeing())[0]["not_taken"] == {"statistics": "is not in the other run"}
+  assert begin(seeing, TwoNetworks())[0]["not_taken"] == {"statistics": "is only in the other run"}
+
+
+def test_statistics_that_a_run_cannot_use_are_refused_with_its_line(seeing):
+  class Large(Statistics):
+    def check_taken(self) -> None:
+      if self.count.numpy() > 5.0:
+        raise UsageError("these are too many")
+
+  def large(size: int) -> Seeing:
+    step = Seeing(size)
+    step.statistics = Large(size)
+    return step
+
+  assert refusal(begin, seeing, large(3)) == "these are too many"
+  begin(seeing, large(4))  # They are not taken.
+
+
 # ---- Freezing -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("frozen", "expected"), [
-    ({"critic": 0, "generator": 2}, ["generator/layers/0", "generator/layers/1"]),
-    ({"generator": ["*"], "critic": ["layers/[03]"]},
-     ["generator", "critic/layers/0", "critic/layers/3"])])
+    ({"critic": 0, "generator": 2},
+     ["generator/layers/dense", "generator/layers/global_batch_norm"]),
+    ({"generator": ["*"], "critic": ["layers/dense*"]},
+     ["generator", "critic/layers/dense", "critic/layers/dense_1"])])
 def test_layers_are_frozen_by_depth_and_by_name(frozen, expected, source):
   facts, lines = begin(source, step := TwoNetworks(), frozen=frozen)
   assert facts["frozen"] == expected
   assert lines[1:] == [f"frozen      {', '.join(expected)}"]
   found = {f"{net}/{name}" for net, value in names.networks_of(step).items()
            for name, variable in names.weights_in(value).items() if not variable.trainable}
-  moving = {f"{net}/layers/1/moving_{what}" for net in ("generator", "critic")
+  moving = {f"{net}/layers/global_batch_norm/moving_{what}" for net in ("generator", "critic")
             for what in ("mean", "variance")}
   assert found == within(held(step), *(f"{name}/" for name in expected)) | moving
 
@@ -174,19 +239,19 @@ def unbroken(source, tmp_path_factory) -> pathlib.Path:
 def started(source: pathlib.Path, steps: int) -> list[str]:
   return [f"train.steps = {steps}", f"train.start_from = '{source}'", "train.log_every = 2",
           "train.eval_every = 2", "train.checkpoint_every = 2",
-          "StartFrom.frozen = {'critic': 2, 'generator': ['layers/0']}",
+          "StartFrom.frozen = {'critic': 2, 'generator': ['layers/dense']}",
           "TwoNetworks.optimizer = @adamw"]  # Its weight decay would change every weight.
 
 
 def test_what_is_frozen_stays_bit_for_bit(source, unbroken):
   before, after = saved(source), saved(unbroken)
-  frozen = within(after, "critic/layers/0", "critic/layers/1", "generator/layers/0")
+  frozen = within(after, *(f"{name}/" for name in FROZEN))
   assert len(frozen) == 6 and frozen <= equal(before, after)
-  assert equal(before, after) - within(after, "average of generator/layers/0") == frozen
+  assert equal(before, after) - within(after, "average of generator/layers/dense/") == frozen
   report = (unbroken / "report.html").read_text()
   assert f"run {source}, step 6, checkpoint_sha256" in report
   facts = json.loads((unbroken / "run.json").read_text())["start_from"]
-  assert facts["frozen"] == ["critic/layers/0", "critic/layers/1", "generator/layers/0"]
+  assert facts["frozen"] == FROZEN
 
 
 @pytest.mark.slow
@@ -233,7 +298,7 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
     ({"frozen": {"critic": 4}}, "StartFrom.frozen: 4 layers of 'critic', which has 3: "),
     ({"frozen": {"critic": ["layer/0"]}}, "'critic' has no layer 'layer/0'. Did you mean "),
     ({"networks": ["critic"], "frozen": {"generator": 1}},
-     "'generator/layers/0/kernel' is of a network that is not taken; freeze only what is taken"),
+     "'generator/layers/dense/kernel' is of a network that is not taken; freeze only what is "),
     ({"networks": []}, "nothing of it fits the networks of this run: ")])
 def test_a_mistake_is_one_line(settings, line, source):
   given = {"run": source, **settings}
@@ -252,9 +317,9 @@ def test_every_process_of_a_cluster_takes_the_weights(strategy, flags, source, t
                   bindings=bindings)
   assert done.stdout.count("start from") == 1
   before, after = saved(source), saved(tmp_path / "run")
-  frozen = within(after, "critic/layers/0", "critic/layers/1", "generator/layers/0")
+  frozen = within(after, *(f"{name}/" for name in FROZEN))
   assert frozen <= equal(before, after)
-  assert "generator/layers/3/kernel" not in equal(before, after)
+  assert "generator/layers/dense_1/kernel" not in equal(before, after)
 
 
 # ---- Runs whose networks are others --------------------------------------------------------------

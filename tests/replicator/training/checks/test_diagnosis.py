@@ -52,6 +52,28 @@ def test_rounding_noise_beside_gradients_of_the_same_update_agrees():
   assert diagnosis.compare(*alone, 1e-9)[1] is not None
 
 
+def test_complex_numbers_differ_in_either_part():
+  one = quantities("variable", 0, wave=[1 + 1j]) | quantities("variable", wave=[3 + 4j], number=2j)
+  assert diagnosis.compare(one, dict(one), 1e-9)[1] is None
+  for other in (4 + 4j, 3 + 5j):
+    first = diagnosis.compare(one, one | quantities("variable", wave=[other]), 1e-9)[1]
+    # By the largest change in a step, 2 + 3j.
+    assert first.key[2] == "wave" and first.relative == pytest.approx(1 / 5)
+  other = one | quantities("variable", number=-2j)
+  assert diagnosis.compare(one, other, 1e-9)[1].key[2] == "number"
+
+
+def test_words_are_equal_or_not():
+  words = lambda *words: quantities("variable", words=np.array(words, object), name=b"a word")
+  one = words(b"cat", b"dog")
+  assert diagnosis.compare(one, words(b"cat", b"dog"), 1e-9)[1] is None
+  changed = quantities("variable", name=b"a bird")
+  for other, name in ((words(b"cat", b"dot"), "words"), (one | changed, "name")):
+    first = diagnosis.compare(one, other, 0.1)[1]
+    assert first.key[2] == name and first.relative == np.inf
+  assert cause(one, changed).startswith("a variable is assigned what one replica computed from")
+
+
 def test_whole_numbers_do_not_hide_the_differences_of_their_neighbors():
   one = quantities("variable", seeds=np.int64(10 ** 9), w=[1.0])
   assert diagnosis.compare(one, {**one, **quantities("variable", w=[1.1])}, 1e-9)[1]

@@ -3,6 +3,7 @@
 import re
 
 import replicator
+from replicator.step.replicated import copies_of
 from tests.programs.planted_bugs import Regression
 from tests.programs.two_networks import Points
 from tests.replicator.training.checkpoints.runs import assert_equal, values
@@ -59,6 +60,48 @@ def test_a_planted_bug_is_named(bug, division, cause, tmp_path, capsys):
   assert re.search(f"warning: the first step is not as on one device: .*{cause}", said)
 
 
+class Signals:
+  """Examples with a word and complex numbers."""
+
+  size = 50
+
+  def load(self, index):
+    phase = tf.cast(index, tf.float32) / 10
+    return {"name": tf.strings.as_string(index), "wave": tf.complex(tf.cos(phase), [tf.sin(phase)])}
+
+
+class Waves(tf.Module):
+  """Learns from words and complex numbers, and keeps a mean of some: of the replica for `own`."""
+
+  def __init__(self, own: str = ""):
+    super().__init__()
+    self.weight = keras.Variable([1.0], name="weight")
+    self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.1), [self.weight])
+    self.own = own
+    self.wave, self.words = (tf.Variable(
+        start, trainable=False, synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA) for start in (1 + 2j, "none"))
+
+  def __call__(self, batch):
+    numbers = tf.strings.to_number(batch["name"])[:, tf.newaxis]
+    mean, imag = (tf.reduce_mean(x) if self.own == name else replicator.all_mean(tf.reduce_mean(x))
+                  for name, x in (("words", numbers), ("wave", tf.math.imag(batch["wave"]))))
+    self.words.assign(tf.strings.as_string(mean))
+    self.wave.assign(tf.complex(tf.ones([], tf.float64), tf.cast(imag, tf.float64)))
+    return {"loss": self.optimizer.minimize(lambda wave, x: tf.reduce_mean(tf.square(
+        tf.abs(wave) * x - self.weight.value * tf.math.imag(wave))), batch["wave"], numbers)}
+
+
+@pytest.mark.parametrize("own", ["", "wave", "words"])
+def test_words_and_complex_numbers_are_compared(own, tmp_path, capsys):
+  said = first_step(tmp_path, capsys, *MIRRORED_2, step=lambda: Waves(own), inputs=Signals())
+  if not own:
+    assert float(AGREES.search(said)[1]) < 1e-5
+  else:
+    assert re.search(f"warning: the first step is not as on one device: variable '{own}' .*likely "
+                     "cause: a variable is assigned what one replica computed", said)
+
+
 class Everything(tf.Module):
   """Changes variables of every kind."""
 
@@ -94,6 +137,97 @@ def test_the_run_goes_on_as_if_nothing_had_been_computed(tmp_path, capsys):
                   inputs=Points())
   assert "first step: as on one device" in capsys.readouterr().out
   assert_equal(checked, unchecked)
+
+
+class Meeting(Regression):
+  """Keeps means over replicas, for which they meet where a variable is assigned."""
+
+  def __init__(self):
+    super().__init__()
+    self.mean = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN)
+    self.own = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.MEAN,
+                           synchronization=tf.VariableSynchronization.ON_READ)
+
+  def __call__(self, batch):
+    self.mean.assign(0.5 * tf.reduce_mean(batch["x"]))
+    scalars = super().__call__(batch)
+    self.own.assign(tf.reduce_mean(batch["y"]) + self.mean.read_value())
+    return scalars
+
+
+def test_replicas_that_meet_where_variables_are_assigned_are_compared(tmp_path, capsys):
+  said = first_step(tmp_path, capsys, *MIRRORED_2, step=Meeting)
+  assert float(AGREES.search(said)[1]) < 1e-5 and "warning" not in said
+
+
+class Half(tf.Module):
+  """A float16 layer whose gradients have this size; one optimizer of two makes no update."""
+
+  def __init__(self, slope: float, bug: str = ""):
+    super().__init__()
+    self.slope, self.bug = slope, bug
+    self.net, self.idle = (keras.Sequential([
+        keras.Input([3]), keras.layers.Dense(2), keras.layers.Dense(1)]) for _ in range(2))
+    self.optimizers = replicator.wrap_optimizers(
+        lambda: keras.optimizers.Adam(0.1), net=self.net, idle=self.idle)
+
+  def __call__(self, batch):
+    def losses(x):
+      outputs = self.slope * tf.cast(self.net(x), tf.float32)
+      mean = tf.reduce_mean(outputs)
+      return tf.reduce_sum(outputs) if self.bug == "sum" else mean, mean
+    return {"loss": self.optimizers["net"].minimize(losses, batch["x"])[1]}
+
+
+HALF = ["train.precision = 'mixed_float16'"]
+
+
+@pytest.mark.parametrize("division", [MIRRORED_2, MICROBATCHES], ids=["replicas", "micro-batches"])
+@pytest.mark.parametrize("slope", [2.0 ** -18, 32.0], ids=["small", "large"])
+def test_gradients_in_half_precision_neither_vanish_nor_overflow(
+    slope, division, tmp_path, capsys):
+  step = lambda bug="": lambda: Half(slope, bug)
+  said = first_step(tmp_path / "a", capsys, *division, *HALF, step=step())
+  assert float(AGREES.search(said)[1]) < 0.02
+  said = first_step(tmp_path / "b", capsys, *division, *HALF, step=step("sum"))
+  assert "warning: the first step is not as on one device: gradient 'optimizers/net" in said
+  assert "summed instead of averaged" in said
+
+
+class Canceling(tf.Module):
+  """The gradient of the first bias is only rounding, which Adam makes steps of full size of."""
+
+  def __init__(self):
+    super().__init__()
+    self.net = keras.Sequential([
+        keras.Input([3]), keras.layers.Dense(64), replicator.GlobalBatchNorm(),
+        keras.layers.ReLU(), keras.layers.Dense(1)])
+    self.optimizer = replicator.wrap_optimizer(
+        keras.optimizers.Adam(0.1), self.net.trainable_variables, ema_decay=0.9)
+
+  def __call__(self, batch):
+    def loss(x, y):
+      return tf.reduce_mean(tf.square(tf.cast(self.net(x, training=True), tf.float32) - y))
+    return {"loss": self.optimizer.minimize(loss, batch["x"], batch["y"])}
+
+
+def test_rounding_that_adam_amplifies_in_half_precision_is_no_difference(tmp_path, capsys):
+  said = first_step(tmp_path, capsys, *MIRRORED_2, "train.precision = 'mixed_bfloat16'",
+                    step=Canceling)
+  assert AGREES.search(said) and "warning" not in said
+
+
+def test_the_loss_scale_of_a_run_is_what_it_would_be_without_the_check(tmp_path, capsys):
+  unchecked, checked = (train(
+      tmp_path / str(checks), "train.steps = 2", *MIRRORED_2, *HALF,
+      f"train.check_first_step = {checks}", step=lambda: Half(64.0), inputs=Points())
+                        for checks in (False, True))
+  assert "first step: as on one device" in capsys.readouterr().out
+  for name, factor in (("net", 2.0 ** 13), ("idle", 2.0 ** 15)):  # It overflows twice.
+    for step in (unchecked, checked):
+      scale = step.optimizers[name].loss_scale
+      assert [copy.numpy() for copy in copies_of(scale.factor)] == [factor] * 2
+  assert_equal(checked, values(unchecked))
 
 
 def test_a_step_that_cannot_be_compared_says_why(tmp_path, capsys):

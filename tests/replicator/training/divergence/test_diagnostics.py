@@ -69,9 +69,9 @@ def test_gradient_norms_are_those_of_the_mean_over_replicas_and_updates_before_c
   np.testing.assert_allclose(logged["grad_norm/other"], 3 * NORM, rtol=1e-12)
 
 
-def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
+def test_learning_rates_are_those_of_the_next_step_under_the_shortest_names(monkeypatch):
   optimizer = lambda rate: wrap_optimizer(keras.optimizers.SGD(rate), [keras.Variable([0.0])])
-  step, falling = tf.Module(), optimizer(schedules.LinearDecay(0.5, updates=2))
+  step, falling = tf.Module(), optimizer(schedules.linear(0.5, end=2))
   step.actor, step.critic = tf.Module(), tf.Module()
   step.actor.optimizer, step.critic.optimizer = optimizer(0.25), optimizer(0.125)
   step.critic.alpha, step.others = optimizer(0.0625), [falling]
@@ -79,7 +79,7 @@ def test_learning_rates_are_those_of_the_next_update_under_the_shortest_names():
   expected = {"learning_rate/actor/optimizer": 0.25, "learning_rate/critic/optimizer": 0.125,
               "learning_rate/alpha": 0.0625, "learning_rate/others/0": 0.5}
   assert rates.now() == expected
-  falling.apply([tf.constant([1.0])])
+  monkeypatch.setattr(context.run.outside, "step", 1)
   assert rates.now() == {**expected, "learning_rate/others/0": 0.25}
 
 
@@ -98,20 +98,24 @@ class Decaying(tf.Module):
 
 
 @pytest.mark.parametrize("rate, doubt", [
-    (lambda: schedules.LinearDecay(0.5, updates=10), "is 0 in the last 75%"),
-    (lambda: schedules.LinearDecay(0.5, updates=38), None), (lambda: 0.5, None),
-    (lambda: schedules.LinearDecay(0.0, updates=38), None),
-    (lambda: schedules.piecewise([0, 9, 10, 11], [0.5, 0.0, 0.0, 0.5]), None),
-    (lambda: schedules.warmup(0.5, steps=80), "still warms up at the end"),
-    (lambda: schedules.warmup(0.5, steps=40), None),
-    (lambda: schedules.warmup(schedules.linear(0.5, 0.1, end=40), steps=8), None)],
-    ids=["ends", "in time", "number", "zero", "pauses", "warms up", "warmed up", "warm-up"])
+    (lambda: schedules.linear(0.5, end=5), "is 0 in the last 75%"),
+    (lambda: schedules.linear(0.5), None), (lambda: 0.5, None),
+    (lambda: schedules.linear(0.0), None),
+    (lambda: schedules.piecewise([5, 10], [0.5, 0.0, 0.5]), None),
+    (lambda: schedules.cosine(0.5, 0.1, end=12), "changes no more after step 12"),
+    (lambda: schedules.scaled_with_batch(schedules.linear(0.5, start=30), 8),
+     "never changes, because its schedule starts at step 30"),
+    (lambda: schedules.linear(0.5, 0.5, warmup=40), "still warms up at the end"),
+    (lambda: schedules.linear(0.5, 0.5, warmup=20), None),
+    (lambda: schedules.linear(0.5, 0.1, warmup=4), None)],
+    ids=["ends", "in time", "number", "zero", "pauses", "ends early", "begins late", "warms up",
+         "warmed up", "warm-up"])
 def test_a_rate_that_does_not_fit_the_run_is_said_once(tmp_path, capsys, rate, doubt):
   train(tmp_path, "train.steps = 20", *MIRRORED_2, step=lambda: Decaying(rate()))
   lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
   assert lines == ([
-      f"warning: learning_rate/optimizer {doubt} of train.steps = 20: its schedule counts updates, "
-      "of which the run makes 40; give it a length that fits"] if doubt else [])
+      f"warning: learning_rate/optimizer {doubt} of train.steps = 20: schedules count training "
+      "steps; give it a length that fits, or a share of the run"] if doubt else [])
 
 
 def normalized(units: int) -> SpectralNorm:

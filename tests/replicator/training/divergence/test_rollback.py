@@ -11,6 +11,7 @@ from replicator.app import config
 from replicator.errors import RunFailed
 from replicator.training.divergence.guard import Guard
 from replicator.training.divergence.rollback import Diverged, Rollback
+from replicator.training.inputs.inputs import InputContext
 from replicator.training.inputs.pipeline import elements
 from tests.programs.fragile import BAD, Fragile, numbers
 from tests.programs.logs import rows
@@ -80,7 +81,7 @@ def test_no_iterator_is_left_in_an_error_of_the_data():
 def test_a_failure_leaves_the_batch_of_every_worker_and_which_data_it_was(
     worker, workers, batches, files, tmp_path):
   replicator = types.SimpleNamespace(worker_id=worker, num_pipelines=workers)
-  rollback = Rollback(Guard(), replicator, tmp_path, {"seed": 0, "global_batch_size": 4})
+  rollback = Rollback(Guard(), replicator, tmp_path, InputContext(2, batches=2))
   rollback.rollbacks, rollback.skipped = 2, 3
   with pytest.raises(Diverged):
     rollback.check(4, history(loss=[1.0, np.inf, 1.0]), batches, pytest.fail)

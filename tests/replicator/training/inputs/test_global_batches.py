@@ -5,6 +5,7 @@ import itertools
 
 from replicator import InputContext, UsageError
 from replicator.app import config
+from replicator.step.microbatch import split
 from replicator.training.inputs.pipeline import pipeline, stream
 from tests.programs import logs
 from tests.programs.processes import launched
@@ -57,6 +58,20 @@ def test_each_process_takes_its_rows_of_each_global_batch(dataset):
       assert taken(inputs, first_step=3, **context) == own[3:]
       assert taken(inputs, steps_per_call=2, **context) == [own[:2], own[2:4]]
       assert pipeline(inputs, InputContext(**context)).element_spec.shape == [2]
+
+
+def test_a_step_of_several_updates_gets_a_global_batch_for_each():
+  dataset = NUMBERS.batch(4, drop_remainder=True)
+  of_steps = [[[0, 1, 2, 3], [4, 5, 6, 7]], [[8, 9, 10, 11], [12, 13, 14, 15]]]
+  for workers in (1, 2):
+    for worker in range(workers):
+      found = taken(dataset, global_batch_size=4, input_pipeline_id=worker,
+                    num_input_pipelines=workers, batches=2)
+      rows = slice(4 // workers * worker, 4 // workers * (worker + 1))
+      assert [[part.tolist() for part in split(np.array(step), 2)] for step in found] == [
+          [batch[rows] for batch in step] for step in of_steps]
+  assert taken(dataset, first_step=1, global_batch_size=4, batches=2) == [
+      [8, 12, 9, 13, 10, 14, 11, 15]]
 
 
 def test_all_tensors_of_a_batch_are_divided_alike():

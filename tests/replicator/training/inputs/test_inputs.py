@@ -8,6 +8,7 @@ from replicator.errors import UsageError
 from replicator.training.inputs.inputs import check
 from replicator.training.inputs.pipeline import pipeline
 from replicator.training.inputs.shuffle import shuffled
+from tests import pages
 from tests.programs.refusals import refusal
 
 import keras
@@ -105,6 +106,20 @@ def test_a_batched_source_gives_the_same_batches(size):
       assert one.keys() == other.keys()
       for name in one:
         np.testing.assert_array_equal(other[name], one[name], err_msg=name)
+
+
+def test_the_source_of_the_guide_that_draws_twice_has_independent_draws_on_any_pipelines():
+  names: dict = {}
+  exec(pages.FILES["noisy_pairs.py"].text, names)
+  read = lambda *context: next(
+      pipeline(names["NoisyPairs"](), InputContext(*context), 0).as_numpy_iterator())
+  whole = read(1000)
+  place, noise = (1000 * whole["x"] % 1)[:, 0], (whole["y"] - whole["x"] ** 2)[:, 0]
+  assert abs(np.corrcoef(place, noise)[0, 1]) < 0.1
+  np.testing.assert_allclose([place.mean(), place.std(), noise.std()], [0.5, 12 ** -0.5, 0.1], 0.1)
+  parts = [read(1000, worker, 2) for worker in range(2)]
+  for name, values in whole.items():
+    np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
 
 
 def test_a_source_that_is_not_batched_but_says_so_is_refused():
@@ -224,8 +239,8 @@ def test_the_parts_of_all_replicas_are_those_of_the_global_batch():
 
 def test_a_batch_that_does_not_split():
   assert refusal(split, {"x": tf.range(8)}, 3) == (
-      "a replica's batch of 8 examples does not divide into 3 parts; write a "
-      "train.global_batch_size that is a multiple of replicas x 3")
+      "a replica's batch of 8 examples does not divide into 3 parts; give the step an attribute "
+      "batches = 3, so that it gets a batch of train.global_batch_size for each")
 
 
 def test_batches_come_in_order_and_no_thread_tunes_them():

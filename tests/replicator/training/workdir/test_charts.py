@@ -95,6 +95,23 @@ def test_the_values_of_a_long_curve_are_a_choice():
   assert f"<title>500000: {values[-1]:.4g}</title>" in svg
 
 
+def test_an_enlarged_curve_of_many_points_keeps_its_extremes():
+  values = np.random.default_rng(0).normal(size=10_000)
+  values[777], values[5555] = 50.0, -50.0
+  (curve,) = charts.data([(np.arange(10_000), values)])["curves"]
+  kept = dict(curve["points"])
+  assert len(kept) <= 2000 and (kept[777], kept[5555]) == (50.0, -50.0)
+  assert charts.data([NOTHING]) is None
+  assert charts.data([(np.arange(2), np.full(2, np.nan))]) is None
+
+
+@pytest.mark.parametrize("values, name, exact", [
+    ([1.0, 0.5, 0.5, 0.1], "temperature", True), ([0.0, 1.0, 0.5], "loss", False),
+    ([0.0, 1.0, 0.5], "learning_rate/d", True), ([1.0, math.nan, 2.0], "frames", True)])
+def test_a_rate_and_what_only_rises_or_falls_are_exact(values, name, exact):
+  assert charts.is_exact(name, [(np.arange(len(values)), np.array(values))]) == exact
+
+
 @pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-1e30, 1e30], [1e-9, 1e-3, 1e9]])
 def test_any_finite_values_can_be_drawn(values):
   assert "<svg" in curve(values)

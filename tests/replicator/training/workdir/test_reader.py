@@ -40,6 +40,13 @@ def test_evaluations_come_first_and_keep_their_own_steps(tmp_path):
     np.testing.assert_array_equal(run.series()[name], (steps, values))
 
 
+def test_metrics_stand_in_groups_evaluations_and_losses_first():
+  assert reader.in_groups(["value", "loss/g", "grad_norm/g", "eval/a/b", "staleness", "sigma/g",
+                           "loss/d", "eval/c", "grad_norm/d"]) == [
+      "eval/a/b", "eval/c", "loss/g", "loss/d", "value", "staleness", "grad_norm/g", "grad_norm/d",
+      "sigma/g"]
+
+
 def test_pictures_come_in_the_order_of_their_steps(tmp_path):
   (tmp_path / "samples").mkdir()
   for step in (50, 0, 30, 10, 70, 40, 60, 20):

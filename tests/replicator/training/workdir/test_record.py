@@ -85,14 +85,19 @@ def test_a_resumed_run_names_files_that_were_changed_without_git(tmp_path, monke
   assert lines(15, net="d", loss="b") == []
 
 
-def test_a_resumed_run_warns_of_python_values_that_no_change_explains(tmp_path):
-  def warned(first_step: int, seed: int, **digests: str) -> list[str]:
-    record = Record(tmp_path, {**FACTS, "seed": seed, "python_state": digests}, first_step)
-    return [line for line in record.config() if "the step's" in line]
+def test_a_resumed_run_warns_of_python_values_that_no_change_explains(tmp_path, monkeypatch):
+  def said(first_step: int, seed: int = 0, steps: int = 1, **digests: str) -> str:
+    """The kinds of the lines on the step."""
+    monkeypatch.setattr("sys.argv", ["program.py", f"--gin_param=train.steps = {steps}"])
+    config.parse([], [], [f"train.steps = {steps}"])
+    facts = {**FACTS, "seed": seed, "steps": 100 + steps, "python_state": digests}
+    lines = Record(tmp_path, facts, first_step).config()
+    return " ".join(line.partition(":")[0] for line in lines if "the step's" in line)
 
-  assert warned(0, 0, words="a", width="b") == warned(5, 0, words="a", width="b", new="c") == []
-  assert len(warned(10, 0, words="d", width="b")) == 1
-  assert warned(15, 1, words="e", width="b") == []
+  assert said(0, words="a", width="b") == said(5, words="a", width="b", new="c") == ""
+  assert said(10, words="d", width="b") == "warning"
+  assert said(15, words="e", width="b", steps=2) == "warning"  # Which makes no other words.
+  assert said(20, seed=1, words="f", width="b") == "note"
 
 
 def test_a_resumed_run_says_so_and_keeps_its_notes(tmp_path):
@@ -136,8 +141,10 @@ def test_config_is_every_value_that_was_used(tmp_path):
   config.parse([str(tmp_path / "earlier.gin")],
                ["recorded_function.used = 2", "recorded_function.used = 3"])
   assert function() == (3, 2.5)
-  Record(tmp_path, FACTS).config()
+  record = Record(tmp_path, {**FACTS, "seed": 7})
+  record.config()
   assert facts(tmp_path)["settings"] == [["recorded_function.used", "3", "--gin_param"]]
+  assert {"recorded_function.used": 3, "train.seed": 7}.items() <= record.hyperparameters().items()
   text = (tmp_path / "config.gin").read_text()
   assert "recorded_function.used = 3" in text and "recorded_function.default = 2.5" in text
   assert "train" not in text  # Nothing asked for it.

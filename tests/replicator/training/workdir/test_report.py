@@ -13,6 +13,7 @@ from replicator.training.workdir.record import Record
 from replicator.training.workdir.sinks import MetricsFile
 from tests.replicator.training.workdir.conftest import FACTS, Text, write_metrics
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -59,7 +60,9 @@ def test_each_metric_has_a_panel_and_evaluations_come_first(page):
 
 def test_the_page_needs_nothing_else_and_curves_take_its_colors(page):
   text = Text(page)
-  assert not {"script", "link", "iframe"} & set(text.tags)
+  assert not {"link", "iframe"} & set(text.tags)
+  assert set(re.findall("<script[^>]*>", page)) == {
+      "<script>", '<script type="application/json">'}
   assert all(source.startswith("data:image/png;base64,") for source in text.images)
   assert not re.search(r"@import|url\((?!#)|src=\"(?!data:)", page)
   assert "var(--ink)" in page and "prefers-color-scheme: dark" in page
@@ -98,14 +101,37 @@ def test_the_rate_is_the_usual_one_and_not_the_mean(seconds, rate, workdir):
   assert "resumed" not in words  # It never was.
 
 
-def test_the_first_and_the_last_picture_and_a_few_of_those_between_are_shown(workdir):
+def test_the_last_picture_is_shown_and_a_slider_goes_through_some_from_the_first_on(workdir):
   for step in range(1, 75):
     Image.new("RGB", (8, 8), (0, step, 0)).save(workdir / f"samples/step-{step:08d}.png")
-  text, shown = Text(page_of(workdir)), (0, 11, 22, 33, 45, 56, 67, 300)
-  assert [base64.b64decode(source.split(",")[1]) for source in text.images] == [
-      (workdir / f"samples/step-{step:08d}.png").read_bytes() for step in shown]
-  assert re.findall(r"step (\d+) ", text.words[text.words.index("Samples"):]) == [
-      str(step) for step in shown]
+  page = page_of(workdir)
+  steps = sorted(int(path.stem[5:]) for path in (workdir / "samples").glob("step-*.png"))
+  shown = [steps[round(number * (len(steps) - 1) / 15)] for number in range(16)]
+  url = lambda step: "data:image/png;base64," + base64.b64encode(
+      (workdir / f"samples/step-{step:08d}.png").read_bytes()).decode()
+  assert embedded(page)[-1] == [[f"step {step}", url(step)] for step in shown]
+  assert Text(page).images == [url(300)]
+
+
+def test_charts_can_be_enlarged_and_a_rate_is_not_smoothed(tmp_path):
+  random = np.random.default_rng(0)
+  rows = [{"step": step, "seconds": step, "loss": random.normal(), "frames": 4.0 * step,
+           "learning_rate/d": 0.1 * step % 3} for step in range(1, 101)]
+  rows[3]["loss"] = math.nan
+  charts = {re.search("[a-z/_]+", each[0])[0]: json.loads(each[1]) for each in re.findall(
+      '<figcaption>(.*?)<script type="application/json">(.*?)</script>', page_of(tmp_path, rows),
+      re.DOTALL)}
+  assert {name: "smooth" in chart["curves"][0] for name, chart in charts.items()} == {
+      "loss": True, "learning_rate/d": False, "frames": False}
+  (curve,) = charts["frames"]["curves"]
+  assert curve["points"][:2] == [[1.0, 4.0], [2.0, 8.0]] and charts["frames"]["integer"]
+  assert charts["loss"]["span"] == [1.0, 100.0] and len(charts["loss"]["curves"][0]["points"]) == 99
+
+
+def embedded(page: str) -> list:
+  """What the page has for its program."""
+  return [json.loads(text) for text in re.findall(
+      '<script type="application/json">(.*?)</script>', page, re.DOTALL)]
 
 
 def test_the_report_of_an_empty_workdir_says_so(tmp_path):
@@ -144,6 +170,15 @@ def test_the_report_says_why_a_run_failed_and_what_was_set_the_command_line_firs
   assert words.index("adam.beta_1") < words.index("train.steps") < words.index("Parameters for")
 
 
+def test_the_layers_of_each_network_are_counted(workdir):
+  words = words_of(page_of(workdir, networks=[
+      ["generator", "dense", "kernel 32x1024, bias 1024", 33792],
+      ["generator", "up_block/norm", "mean 64 (not trained)", 0]]))
+  assert "generator: 33,792 parameters in 2 layers" in words
+  assert "up_block/norm mean 64 (not trained) 0" in words
+  assert "networks" not in words  # It is no fact besides.
+
+
 # ---- Under the cell of a notebook ---------------------------------------------------------------
 
 
@@ -152,7 +187,7 @@ def test_a_short_report_is_brought_up_to_date_with_the_long_one(notebook, tmp_pa
   metrics, callback = MetricsFile(tmp_path), Report()
   run = types.SimpleNamespace(workdir=tmp_path, say=lambda line: None)
   for step in (1, 2, 3):
-    metrics.scalars(step, {"seconds": 1.0, "d<": 4.0 / step, "grad_norm/d": 1.0,
+    metrics.scalars(step, {"seconds": 1.0, "d<": 4.0 / step, "loss/g": 0.5, "grad_norm/d": 1.0,
                            "eval/distance": 2.0, "data_wait": 0.1})
     callback.after_steps(run)
   callback.end(run, None)
@@ -160,8 +195,9 @@ def test_a_short_report_is_brought_up_to_date_with_the_long_one(notebook, tmp_pa
   assert len(versions) == 2  # That at step 2 was too recent.
   text = Text(versions[-1])
   assert "d< 1.333" in text.words and "eval/distance 2" in text.words
+  assert "loss/g 0.5" in text.words
   assert "grad_norm" not in text.words and "data_wait" not in text.words
-  assert text.tags.count("svg") == 2 and not text.images
+  assert text.tags.count("svg") == 3 and not text.images
 
 
 def test_it_has_the_newest_picture(notebook, workdir):

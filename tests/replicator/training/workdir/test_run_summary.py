@@ -23,6 +23,11 @@ def test_a_line_for_each_subject():
       "networks    generator 1,234,567, critic 89 parameters"]
 
 
+def test_xla_is_said():
+  _, strategy, _ = run_summary.lines({**FACTS, "jit_compile": True}, "made by the step", {})
+  assert strategy == "strategy    mirrored, 2 replicas, float32, XLA, seed 3"
+
+
 @pytest.mark.parametrize("machine, text", [
     ({"cores": 1}, "CPU, 1 core"),
     ({"devices": ["CPU:0", "CPU:1"]}, "CPU, 4 cores, as 2 devices"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from tensorboard.plugins.hparams import metadata
 
 
 def opened(workdir, step: int = -1) -> Writer:
@@ -64,6 +65,18 @@ def test_numbers_that_are_not_finite_are_words_of_strict_json(tmp_path):
                  "d": 1.0}
   (read,) = reader.read(tmp_path).rows
   assert math.isnan(read["a"]) and (read["b"], read["c"]) == (math.inf, -math.inf)
+
+
+def test_tensorboard_gets_hyperparameters_of_each_kind(tmp_path):
+  opened(tmp_path)
+  TensorBoard(tmp_path).hyperparameters({"train.seed": 3, "adam.learning_rate": 2e-4,
+                                         "SNGAN.conditional": True, "SNGAN.loss": "@hinge"})
+  (content,) = [value.metadata.plugin_data.content for _, value in events_of(tmp_path)
+                if value.metadata.plugin_data.plugin_name == "hparams"]
+  found = metadata.parse_session_start_info_plugin_data(content).hparams
+  assert {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()} == {
+      "train.seed": 3.0, "adam.learning_rate": 2e-4, "SNGAN.conditional": True,
+      "SNGAN.loss": "@hinge"}
 
 
 def test_tensorboard_gets_everything_at_its_step(tmp_path):

@@ -1,9 +1,9 @@
-"""An adversarial autoencoder: three networks that are trained in one replica step.
+"""An adversarial autoencoder: three networks trained in one replica step.
 
     python -m experiments.PROJECT --gin_file=PROJECT.gin
 
-Makhzani et al. 2015 (arXiv:1511.05644): a discriminator of codes makes those of the encoder look
-like draws from N(0, 1), so that the decoder makes images of such draws.
+Makhzani et al. 2015 (arXiv:1511.05644): a discriminator makes the encoder's latents look like draws
+from N(0, 1), so the decoder can turn such draws into images.
 """
 
 from collections.abc import Callable
@@ -23,21 +23,21 @@ from models.vision.images.image_source import ImageSource, to_unit_range
 
 @gin.configurable(denylist=["image_shape"])
 class AdversarialAutoencoder(tf.Module):
-  """One training step: the autoencoder with its discriminator fixed, then the discriminator.
+  """One training step: updates the autoencoder, then the discriminator.
 
   Args:
     image_shape: (height, width, channels) of the data.
     optimizer: makes a Keras optimizer, in the gin scopes `autoencoder` and `discriminator`.
-    latent_dim: length of a code.
-    realism: weight of the discriminator's opinion in the autoencoder's loss.
+    latent_dim: size of a latent.
+    adversarial_weight: weight of the adversarial term in the autoencoder's loss.
   """
 
   def __init__(self, image_shape: tuple[int, int, int],
                optimizer: Callable[[], keras.optimizers.Optimizer] = gin.REQUIRED,
-               latent_dim: int = 8, realism: float = 0.05):
+               latent_dim: int = 8, adversarial_weight: float = 0.05):
     super().__init__()
     self.latent_dim = latent_dim
-    self.realism = realism
+    self.adversarial_weight = adversarial_weight
     self.encoder = networks.encoder(image_shape, latent_dim)
     self.decoder = networks.decoder(image_shape, latent_dim)
     self.discriminator = networks.discriminator(latent_dim)
@@ -47,42 +47,45 @@ class AdversarialAutoencoder(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c]}` -> the losses, float []."""
     images = to_unit_range(batch["image"], keras.config.floatx())
-    loss, error = self.optimizers["autoencoder"].minimize(self._autoencoder_loss, images)
-    codes = random.normal("codes", [images.shape[0], self.latent_dim])
+    autoencoder, reconstruction = self.optimizers["autoencoder"].minimize(
+        self._autoencoder_loss, images)
+    latents = random.normal("latents", [images.shape[0], self.latent_dim])
     discriminator = self.optimizers["discriminator"].minimize(
-        self._discriminator_loss, images, codes)
-    return {"autoencoder": loss, "error": error, "discriminator": discriminator}
+        self._discriminator_loss, images, latents)
+    return {"loss/autoencoder": autoencoder, "loss/reconstruction": reconstruction,
+            "loss/discriminator": discriminator}
 
   def _autoencoder_loss(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    codes = self.encoder(images, training=True)
-    error = tf.reduce_mean(tf.square(self.decoder(codes, training=True) - images))
-    doubt = tf.reduce_mean(tf.nn.softplus(-self.discriminator(codes)))
-    return error + self.realism * doubt, error
+    latents = self.encoder(images, training=True)
+    error = tf.reduce_mean(tf.square(self.decoder(latents, training=True) - images))
+    doubt = tf.reduce_mean(tf.nn.softplus(-self.discriminator(latents)))
+    return error + self.adversarial_weight * doubt, error
 
   def _discriminator_loss(self, images: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
-    codes = self.encoder(images, training=True)
+    latents = self.encoder(images, training=True)
     return tf.reduce_mean(tf.nn.softplus(-self.discriminator(drawn))
-                          + tf.nn.softplus(self.discriminator(codes)))
+                          + tf.nn.softplus(self.discriminator(latents)))
 
   def reconstruct(self, images: tf.Tensor) -> tf.Tensor:
-    """Images decoded from their codes: uint8 `[n, h, w, c]` -> floating, -1 to 1."""
+    """Encodes and decodes images: uint8 `[n, h, w, c]` -> floats, -1 to 1."""
     return self.decoder(self.encoder(to_unit_range(images, keras.config.floatx())))
 
 
 @gin.configurable
-def PROJECT(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
-  """Trains an autoencoder of `data`, or resumes the run in `workdir`."""
+def train_PROJECT(workdir: str, data: Callable[[], ImageSource] = Digits) -> None:
+  """Trains an autoencoder on `data`, or resumes the run in `workdir`."""
   source = data()
 
   def evaluate(step: AdversarialAutoencoder) -> replicator.Evaluation:
     images = tf.stack([source.load(index)["image"] for index in tf.range(20, dtype=tf.int64)])
     decoded = step.reconstruct(images)
     error = tf.reduce_mean(tf.square(decoded - to_unit_range(images, decoded.dtype)))
-    return replicator.Evaluation({"error": float(error)}, {"samples": paired_grid(images, decoded)})
+    return replicator.Evaluation({"reconstruction_error": float(error)},
+                                 {"samples": paired_grid(images, decoded)})
 
   replicator.train(lambda: AdversarialAutoencoder(source.image_shape), source, evaluate,
                    workdir=workdir)
 
 
 if __name__ == "__main__":
-  app.run(PROJECT)
+  app.run(train_PROJECT)

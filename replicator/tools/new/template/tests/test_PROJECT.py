@@ -1,4 +1,4 @@
-"""The experiment trains the same on any number of replicas, and resumes bit for bit."""
+"""Tests that the experiment trains the same on any number of replicas, and resumes bit for bit."""
 
 import subprocess
 import sys

@@ -182,7 +182,7 @@ def test_members_of_a_real_population_are_bitwise_those_of_an_unbroken_run(tmp_p
               gin_files=["configs/maml_sinusoids.gin"], params=[
                 "train.steps = 40", "train.log_every = 5", "train.eval_every = 20",
                 "train.checkpoint_every = 10", "train.steps_per_call = 5", "MAML.sizes = (4, 4)",
-                "Replicator.jit_compile = False", "maml.new_tasks = 4"])
+                "Replicator.jit_compile = False", "train_maml.new_tasks = 4"])
 
   def finish(words: list[str]) -> None:
     subprocess.run(words, check=True, capture_output=True)

@@ -1,0 +1,1 @@
+"""Data sets of recorded episodes, and agents that learn from them."""
