@@ -148,7 +148,7 @@ def test_a_number_that_is_given_twice_is_named_by_all_at_once(tmp_path):
 @in_a_fork
 def test_workers_at_addresses_of_version_6_train(tmp_path):
   settings = ["train.steps = 2", "train.global_batch_size = 2"]
-  addresses = [address.replace("127.0.0.1", "[::1]") for address in free_addresses(2)]
+  addresses = free_addresses(2, "[::1]")
   with running(tmp_path, settings, settings, addresses=addresses) as workers:
     for worker in workers:
       assert ended(worker, 0) == []

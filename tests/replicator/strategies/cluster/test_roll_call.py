@@ -38,7 +38,7 @@ def said_by(monkeypatch) -> Callable[..., list[str]]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_all_find_each_other(said_by, host):
-  addresses = [each.replace("127.0.0.1", host) for each in free_addresses(3)]
+  addresses = free_addresses(3, host)
   assert said_by(*(config(addresses, index) for index in (2, 1, 0))) == ["", "", ""]
   for address in addresses:  # TensorFlow can listen there.
     socket.create_server(("", int(address.rpartition(":")[2]))).close()
