@@ -42,13 +42,13 @@ class Shards:
     self._end = -sum(self.parts) % _MULTIPLE
     self.length = sum(self.parts) + self._end
 
-  def rows(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the parts of all replicas, padded with zeros: `[count, length]`."""
+  def rows(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the parts of all replicas, padded with zeros: pieces of `[count, length]`."""
     padded = [tf.pad(tf.reshape(x, [-1]), [[0, part * self.count - size]])
               if part * self.count > size else x
               for x, size, part in zip(tensors, self._sizes, self.parts, strict=True)]
     parts = [tf.reshape(x, [self.count, part]) for x, part in zip(padded, self.parts, strict=True)]
-    return tf.concat([*parts, tf.zeros([self.count, self._end], parts[0].dtype)], 1)
+    return [*parts, tf.zeros([self.count, self._end], parts[0].dtype)]
 
   def tensors(self, rows: tf.Tensor) -> list[tf.Tensor]:
     """Returns the tensors that have these parts; the inverse of `rows`."""

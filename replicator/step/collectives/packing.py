@@ -13,13 +13,17 @@ import tensorflow as tf
 import tree
 
 
-def group_sum(values: Nest, group: Group, divisor: int = 1) -> Nest:
-  """The sum of each tensor over the group's replicas, divided by `divisor`: `[...] -> [...]`."""
+def group_sum(values: Nest, group: Group, divisor: int = 1,
+              sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
+  """The sum of each tensor over the group's replicas, divided by `divisor`: `[...] -> [...]`.
+
+  The sum is that of `sent(tensor)`.
+  """
   def move(packed: tf.Tensor) -> tf.Tensor:
     # Divided before the sum, which could overflow if the replicas' gradients are large.
     return primitives.all_reduce(packed / divisor if divisor > 1 else packed)
   if group.is_whole:
-    return _moved(move, values)
+    return _moved(move, values, sent=sent)
   in_slot = lambda x: primitives.in_slot(x, group.number, group.count)
   sums = _moved(move, map_tensors(in_slot, values))
   return map_tensors(lambda x: tf.gather(x, group.number), sums)
@@ -44,12 +48,16 @@ def group_exchange(values: Nest, group: Group) -> Nest:
   return map_tensors(group.own, _moved(primitives.all_to_all, placed, kept=1))
 
 
-def group_scatter(values: Nest, group: Group) -> Nest:
-  """This replica's part of the sum over the group's replicas: `[size, ...] -> [...]`."""
+def group_scatter(values: Nest, group: Group,
+                  sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
+  """This replica's part of the sum over the group's replicas: `[size, ...] -> [...]`.
+
+  The sum is that of `sent(tensor)`.
+  """
   if group.is_whole and context.num_replicas() > 1:
-    return _moved(primitives.reduce_scatter, values, kept=1, added=-1)
+    return _moved(primitives.reduce_scatter, values, kept=1, added=-1, sent=sent)
   return map_tensors(
-      lambda x: tf.cast(tf.reduce_sum(as_added(x), axis=0), x.dtype),
+      lambda x: tf.cast(tf.reduce_sum(sent(x), axis=0), x.dtype),
       group_exchange(values, group))
 
 
@@ -85,13 +93,13 @@ def _shortened(x: tf.Tensor, axis: int, length: tf.Tensor) -> tf.Tensor:
 # ---- One move for each dtype --------------------------------------------------------------------
 
 
-def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, added: int = 0
-           ) -> Nest:
+def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, added: int = 0,
+           sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
   """Moves a nest. The first `kept` axes of its tensors are equal; a move adds `added` before."""
   if context.num_replicas() == 1:
     return map_tensors(tf.identity, values)  # The doctor sees where the global batch is.
   flat = tree.flatten(values)
-  travelling = [None if x is None else as_added(x) for x in flat]
+  travelling = [None if x is None else sent(x) for x in flat]
   for dtype in sorted({x.dtype for x in travelling if x is not None}, key=lambda d: d.name):
     positions = [i for i, x in enumerate(travelling) if x is not None and x.dtype == dtype]
     parts = [travelling[i] for i in positions]

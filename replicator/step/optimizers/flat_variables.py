@@ -87,16 +87,16 @@ class FlatVariable(keras.Variable):
     """The variable to build an optimizer with."""
     return self.variables[0] if len(self.variables) == 1 else self
 
-  def pack(self, tensors: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """Joins a tensor for each variable, or zeros for None, into one tensor of `shape`."""
+  def pieces(self, tensors: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+    """Converts a tensor for each variable, or None for zeros, to pieces of a tensor of `shape`."""
     if len(self.variables) == 1:
-      return tf.cast(tensors[0], self.dtype)
+      return [tf.cast(tensors[0], self.dtype)]
     parts = [tf.zeros([size], self.dtype) if x is None else tf.cast(tf.reshape(x, [-1]), self.dtype)
              for x, size in zip(tensors, self._sizes, strict=True)]
-    return tf.concat([*parts, tf.zeros([self._padding], self.dtype)], 0)
+    return [*parts, tf.zeros([self._padding], self.dtype)]
 
   def unpack(self, vector: tf.Tensor) -> list[tf.Tensor]:
-    """Splits a tensor of `shape` into a tensor for each variable."""
+    """Splits a tensor of `shape` into a tensor for each variable; the inverse of `pieces`."""
     if len(self.variables) == 1:
       return [vector]
     parts = tf.split(vector, [*self._sizes, self._padding])[:-1]

@@ -18,6 +18,7 @@ from replicator.internals.keras_internals import optimizer_variables, rate_of
 from replicator.step import context, replicated, xla
 from replicator.step.hooks import Hook
 from replicator.step.microbatch import has_examples, microbatch
+from replicator.step.optimizers.communication import Communication, joined
 from replicator.step.optimizers.copied_slots import CopiedSlots
 from replicator.step.optimizers.flat_variables import FlatVariable, grouped, layout
 from replicator.step.optimizers.gradients import clipped, matched
@@ -57,11 +58,12 @@ class Optimizer(tf.Module):
       `{"loss": loss, "nonfinite": optimizer.nonfinite_updates}`.
     loss_scale: the factor on losses under the precision 'mixed_float16', else None.
     calls: int64 [], the number of calls of `apply`, if not each makes an update, else None.
+    communication: how gradients travel between the replicas.
   """
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable],
                clip_norm: float | None, skip_nonfinite: bool, averages: MovingAverages | None,
-               every: int = 1, shards: int = 1):
+               communication: Communication, every: int = 1, shards: int = 1):
     super().__init__(name=optimizer.name)
     self.variables_updated = variables
     self.keras_optimizer = optimizer
@@ -76,8 +78,10 @@ class Optimizer(tf.Module):
     self.averages = averages.values if averages else []
     groups = grouped(optimizer, variables)
     self.layout = layout(groups)
-    self._state = (State(optimizer, [FlatVariable(group) for group in groups], averages)
-                   if shards == 1 else ShardedState(optimizer, groups, averages, shards))
+    self.communication = communication
+    self._state = (
+        State(optimizer, [FlatVariable(group) for group in groups], averages, communication)
+        if shards == 1 else ShardedState(optimizer, groups, averages, communication, shards))
     self.copied_slots = CopiedSlots(optimizer, variables)
 
   @property
@@ -189,10 +193,10 @@ class Optimizer(tf.Module):
     context.current().updated.update(gradient_of)
     state = self._state
     flats = [flat for flat in state.flats if any(id(v) in gradient_of for v in flat.variables)]
-    local = [flat.pack([gradient_of.get(id(v)) for v in flat.variables]) for flat in flats]
-    if self.loss_scale is not None:
-      local = self.loss_scale.unscale(local, self.name)
+    local = [flat.pieces([gradient_of.get(id(v)) for v in flat.variables]) for flat in flats]
     averaged = state.mean(local)
+    if self.loss_scale is not None:
+      averaged = self.loss_scale.unscale(averaged, self.name)
     for hook in context.current().hooks:
       if type(hook).updating is Hook.updating:
         continue  # What is divided would be put together for nothing.
@@ -220,7 +224,7 @@ class Optimizer(tf.Module):
     if used is means:
       return averaged
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
-    return self._state.own([flat.pack([used_of.get(id(v)) for v in flat.variables])
+    return self._state.own([joined(flat.pieces([used_of.get(id(v)) for v in flat.variables]))
                             for flat in flats])
 
   def _is_due(self, finite: tf.Tensor) -> tf.Tensor | None:

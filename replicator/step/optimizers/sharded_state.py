@@ -16,6 +16,7 @@ from replicator.errors import UsageError
 from replicator.internals.keras_internals import optimizer_variables
 from replicator.step import context, xla
 from replicator.step.collectives import collectives
+from replicator.step.optimizers.communication import Communication, Pieces, joined
 from replicator.step.optimizers.moving_averages import MovingAverages
 from replicator.step.optimizers.sharded_variables import ShardedVariable
 from replicator.step.optimizers.state import State, Update
@@ -36,10 +37,10 @@ class ShardedState(State):
 
   def __init__(self, optimizer: keras.optimizers.Optimizer,
                groups: Sequence[Sequence[keras.Variable]], averages: MovingAverages | None,
-               replicas: int):
+               communication: Communication, replicas: int):
     flats = [ShardedVariable(group, replicas) for group in groups]
     with tf.variable_creator_scope(_by_replica):
-      super().__init__(optimizer, flats, averages)
+      super().__init__(optimizer, flats, averages, communication)
     for role, variable in optimizer_variables(optimizer).items():
       name, _, number = role.rpartition("/")
       if name:  # Of the vector with this number; others are counts and rates.
@@ -47,17 +48,16 @@ class ShardedState(State):
     self._replicas = local_replicas(tf.distribute.get_strategy())
     self._is_whole = len(self._replicas) == replicas
 
-  def mean(self, local: list[tf.Tensor]) -> list[tf.Tensor]:
+  def mean(self, local: Pieces) -> list[tf.Tensor]:
     """Averages gradients over the replicas; returns the parts to update here: `[parts, n]`."""
-    replicas = context.num_replicas()
-    if replicas > 1:
-      return collectives.reduce_scatter([x / replicas for x in local])
+    if context.num_replicas() > 1:
+      return self._communication.mean_scatter(local)
     if not context.current().is_step:
       raise UsageError("wrap_optimizer.sharded = True: each replica updates its part; call it in a "
                        "step, which train or Replicator.run runs on all")
     if not self._is_whole:
       raise UsageError("wrap_optimizer.sharded = True divides what an update needs over processes")
-    return local  # One replica of this process computes what all do.
+    return list(map(joined, local))  # One replica of this process computes what all do.
 
   def whole(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
     """Converts averaged gradients to the form that `ShardedVariable.unpack` takes."""

@@ -33,13 +33,16 @@ class ShardedVariable(FlatVariable):
     """Returns the variable to build an optimizer with."""
     return self
 
-  def pack(self, tensors: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """Packs a tensor for each variable, or zeros, as all replicas' parts: `[replicas, n]`."""
+  def pieces(self, tensors: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+    """Converts a tensor for each variable, or None for zeros, to all replicas' parts of it.
+
+    They are pieces of `[replicas, n]`.
+    """
     return self.shards.rows([tf.zeros(v.shape, self.dtype) if x is None else tf.cast(x, self.dtype)
                              for x, v in zip(tensors, self.variables, strict=True)])
 
   def unpack(self, rows: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the tensor for each variable; the inverse of `pack`."""
+    """Returns the tensor for each variable; the inverse of `pieces`."""
     return self.shards.tensors(rows)
 
   def own(self, replica: int) -> tf.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from replicator.internals.compiled_functions import calls_of_functions
 from replicator.step import context, replicated, xla
-from replicator.step.collectives import collectives
+from replicator.step.optimizers.communication import Communication, Pieces
 from replicator.step.optimizers.flat_variables import FlatVariable
 from replicator.step.optimizers.moving_averages import MovingAverages
 from replicator.step.optimizers.schedules import replaced, unrounded
@@ -39,8 +39,9 @@ class State:
   """
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, flats: Sequence[FlatVariable],
-               averages: MovingAverages | None):
+               averages: MovingAverages | None, communication: Communication):
     self.flats, self._optimizer, self._averages = flats, optimizer, averages
+    self._communication = communication
     with replaced(optimizer, unrounded(optimizer)):
       optimizer.build([flat.seen_by_optimizer() for flat in flats])
     # Everything that an update reads or changes; the count of updates is first.
@@ -50,12 +51,12 @@ class State:
                    *(averages.values if averages else [])]
     self._values = [variable.value for variable in self._state]
 
-  def mean(self, local: list[tf.Tensor]) -> list[tf.Tensor]:
+  def mean(self, local: Pieces) -> list[tf.Tensor]:
     """Averages gradients over the replicas, in the form that `update` takes.
 
-    `local` are this replica's gradients, as `FlatVariable.pack` returns them.
+    `local` are this replica's gradients, as `FlatVariable.pieces` returns them.
     """
-    return collectives.all_mean(local)
+    return self._communication.mean(local)
 
   def whole(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
     """Converts averaged gradients to the form that `FlatVariable.unpack` takes."""

@@ -76,6 +76,8 @@ class _Comparison:
     self._inspector = Inspector(run.module)
     size = context.run.examples // self._replicas
     self._pieces = size // (division.smallest or size)
+    self._is_sent_in_half = any(optimizer.communication.dtype for _, optimizer in held_by(
+        run.module, (Optimizer,)))
     self._few = min(size, FEW * self._pieces)
     # Batch norm takes its statistics per micro-batch, so one piece would train differently.
     self._joins_microbatches = division.is_microbatched and (
@@ -123,8 +125,8 @@ class _Comparison:
     run, reference, divided = self._run, self._whole.quantities, self._divided.quantities
     precision = keras.config.dtype_policy().name
     tolerance = diagnosis.LOOSE[precision]
-    if precision in _HALF:
-      tolerance = _HALF[precision]
+    if precision in _HALF or self._is_sent_in_half:
+      tolerance = _HALF.get(precision, _HALF["mixed_bfloat16"])
       reference, divided = (diagnosis.without_trained(each) for each in (reference, divided))
     largest, first = diagnosis.compare(reference, divided, tolerance)
     if first is None:
