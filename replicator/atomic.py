@@ -86,13 +86,13 @@ def created(path: pathlib.Path) -> Iterator[pathlib.Path]:
     FileExistsError: `path` already exists.
   """
   if path.exists():
-    raise FileExistsError(f"{path} exists")
+    raise FileExistsError(f"{path} already exists")
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
   try:
     yield temporary
     if path.exists():  # Another process was faster.
-      raise FileExistsError(f"{path} exists")
+      raise FileExistsError(f"{path} already exists")
     temporary.rename(path)
   finally:
     if temporary.is_dir():

@@ -40,7 +40,7 @@ class Preempted(OneLineError):
   """The end of a run that was asked to stop, and saved its state at `step`."""
 
   def __init__(self, step: int):
-    super().__init__(f"stopped at step {step}, which is saved")
+    super().__init__(f"stopped at step {step}, checkpoint saved")
     self.step = step
 
 

@@ -176,7 +176,7 @@ def in_words(hint: Any) -> str:
 def _kind(value: Any, hint: Any) -> str:
   if isinstance(value, gin.config.ConfigurableReference):
     if value.evaluate:
-      return "what it returns"
+      return "the value it returns"
     made = result_of(value.configurable)
     return ("the function itself" if "a function" not in in_words(hint) or made is None
             else f"one that returns {in_words(made)}")

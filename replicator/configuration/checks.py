@@ -43,7 +43,7 @@ def check(bindings: Sequence[Binding]) -> None:
   for binding in effective(bindings):
     if annotations.resolved(binding.value) is gin.REQUIRED:
       raise UsageError(f"{binding.where}: {binding.name} must have a value; write "
-                       f"{binding.name} = ... in a file after this one, or with --gin_param")
+                       f"{binding.name} = ... in a later file, or with --gin_param")
 
 
 def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
@@ -77,7 +77,7 @@ def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> s
     return " Did you mean " + " or ".join(
         f"{scope}/" * bool(scope) + f"{owner}.{parameter}" for owner in owners[:3]) + "?"
   return (nearest(name, used) or nearest(parameter, (".".join(each) for each in known))
-          or f" Write %{name} where it is the value, or remove it")
+          or f" Write %{name} where you need its value, or remove it")
 
 
 def effective(bindings: Sequence[Binding]) -> list[Binding]:
@@ -140,7 +140,7 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
   own = [scope for scope, selector in called if selector == binding.selector]
   short = short_name(binding.selector)
   if any(_inside(scope, binding.scope) for scope in own):
-    return Unused(binding, f"the program gives {short} a {binding.parameter} of its own", True)
+    return Unused(binding, f"the program gives {short} its own {binding.parameter}", True)
   if own:
     known = sorted(filter(None, own))
     where = f"in the scopes {', '.join(known)}" if known else "outside of any scope"
@@ -225,7 +225,7 @@ def _called_too_early(selector: str, missing: Sequence[str]) -> str | None:
       if reference.configurable.selector == selector and reference.evaluate:
         name = "/".join([*reference.scopes, short_name(selector)])
         return (f"{binding.where}: {binding.name} = @{name}(): the program calls it, and passes "
-                f"{', '.join(missing)}; write no brackets, @{name}")
+                f"{', '.join(missing)}; write @{name}, without parentheses")
   return None
 
 

@@ -56,7 +56,7 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
   takes_any = not found.allowlist and any(
       each.kind == inspect.Parameter.VAR_KEYWORD for each in signature.values())
   if parameter not in known and not takes_any:
-    has = f"It has: {', '.join(known)}" if known else "It has none"
+    has = f"It has: {', '.join(known)}" if known else "It has no parameters"
     raise UsageError(f"'{name}' has no parameter '{parameter}'.{nearest(parameter, known)} {has}")
   return found
 

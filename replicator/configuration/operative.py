@@ -70,7 +70,7 @@ def after_first_step(path: pathlib.Path, resumed: bool, evaluated: bool) -> list
     lines += [f"changed: {name} {_change(*values)}" for name, values in changed.items()]
   lines += [f"warning: {each}" for each in found if not each.binding.is_record]
   if recorded := [each.binding for each in found if each.binding.is_record]:
-    lines.append(f"note: nothing used {len(recorded)} values of {recorded[0].file}, such as "
+    lines.append(f"note: {len(recorded)} values of {recorded[0].file} were not used, such as "
                  f"{recorded[0].name}")
   return lines
 

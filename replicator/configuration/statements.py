@@ -159,7 +159,7 @@ class _Reader:
       line = location.line_num if file else 0
       binding = Binding(scope, selector, parameter, value, file, line, is_record)
       if file and binding.key in lines:
-        raise UsageError(f"{binding.name} is set here and in line {lines[binding.key]}; keep one")
+        raise UsageError(f"{binding.name} is set here and on line {lines[binding.key]}; keep one")
       lines[binding.key] = line
       self.bindings.append(binding)
     elif isinstance(statement, config_parser.IncludeStatement):
@@ -175,8 +175,8 @@ class _Reader:
   def _include(self, name: str) -> None:
     path = included(name, self._open[-1] if self._open else None)
     if not os.path.isfile(path):
-      raise UsageError(f"includes '{name}', and there is no such file, neither beside this one nor "
-                       f"in the working directory{gin_files.named_like(name)}")
+      raise UsageError(f"includes '{name}', which exists neither next to this file nor in the "
+                       f"working directory{gin_files.named_like(name)}")
     if path in self._open:
       raise UsageError(f"includes '{name}', which includes itself: {' -> '.join(self._open)}")
     self.read_file(path)
@@ -212,7 +212,7 @@ def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> Usage
   hint = ""
   if "EOF in multi-line" in reason:
     line, written = begin, text.splitlines()[begin - 1].strip()
-    hint = " (a bracket or a string has no end)"
+    hint = " (a bracket or a string is not closed)"
   elif word := re.search(r"=\s*(true|false|none|null)\b", written):
     hint = f" (write {'None' if word[1] in ('none', 'null') else word[1].capitalize()})"
   elif not re.search("[=:]", written):
@@ -220,7 +220,7 @@ def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> Usage
   elif "Failed to parse token" in reason:
     hint = " (a string needs quotes, a function @, a macro %)"
   elif line > begin:
-    hint = f" (in the value that begins in line {begin})"
+    hint = f" (in the value that begins on line {begin})"
   return _PlacedError(f"{_place(file, line)}: not valid gin: {written}{hint}")
 
 

@@ -77,9 +77,9 @@ class VariableScope(keras.StatelessScope):
     # Other variables, as of a metric, live only in the context. An outer scope may create values.
     made = [v for v in self.read.values() if v.trainable and own_value(v) is None]
     if made and scope is None and error[0] is None:
-      raise UsageError(f"the variable '{made[0].path}' is made where weights are replaced, by "
-                       "averaged_weights, recompute_grad or the like, and would hold no value; "
-                       "build its network before, in the constructor of the step: begin it with "
+      raise UsageError(f"the variable '{made[0].path}' is created where weights are replaced, such "
+                       "as in averaged_weights or recompute_grad, and would have no value; build "
+                       "its network earlier, in the constructor of the step: begin it with "
                        "keras.Input(shape), or call its build")
 
   def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
@@ -167,23 +167,23 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
   kind, base = type(optimizer), keras.optimizers.Optimizer
   rate = rate_of(optimizer)
   if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-    return "its learning rate is a function, which is called once; write a number or a schedule"
+    return "its learning rate is a function, which is called only once; use a number or a schedule"
   if isinstance(optimizer, keras.optimizers.Muon):
     version = tuple(map(int, keras.__version__.split(".")[:2]))
     if version < (3, 13):
       # It finds its slots by the Keras path of a variable, which plain variables do not have.
       return f"Muon needs Keras 3.13 or newer, and this is Keras {keras.__version__}"
     if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
-      return (f"{kind.__name__} has another adam_weight_decay than weight_decay, and one applies "
-              "to all; write both alike")
+      return (f"{kind.__name__} has different values for adam_weight_decay and weight_decay, but "
+              "one applies to all variables; set both to the same value")
     base = keras.optimizers.Muon  # With equal values, its decay is the same as in others.
   for name in dir(keras.optimizers.Optimizer):
     usual = inspect.getattr_static(base, name)
     if (inspect.isfunction(usual) and inspect.getattr_static(optimizer, name) is not usual
         and name not in _CALLED and not name.startswith("__")):
-      return (f"{kind.__name__} has a method {name} of its own, which would never be called: a "
-              "step calls update_step for each variable, in place of Keras' apply; do this in "
-              "update_step, or to the gradients before apply")
+      return (f"{kind.__name__} has its own method {name}, which would never be called: a step "
+              "calls update_step for each variable instead of Keras' apply; do this work in "
+              "update_step, or on the gradients before apply")
   return None
 
 

@@ -202,7 +202,7 @@ def called(layer: Any, training: bool | None) -> None:
 def check_not_recomputed(what: str) -> None:
   """Raises a UsageError if TensorFlow or Keras is recomputing the caller, which repeats `what`."""
   if in_second_pass_of_recompute_grad():
-    raise UsageError(f"{what} once more while tf.recompute_grad (keras.remat, keras.RematScope) "
+    raise UsageError(f"{what} again when tf.recompute_grad (keras.remat, keras.RematScope) "
                      "recomputes it, which makes gradients wrong; use replicator.recompute_grad")
 
 

@@ -52,8 +52,8 @@ class ExamplePool(tf.Module):
                stream: str = "pool"):
     super().__init__()
     if not isinstance(size, int) or size < 1:
-      raise UsageError(f"ExamplePool: size = {size!r}: write how many examples it holds, at least "
-                       "1")
+      raise UsageError(f"ExamplePool: size = {size!r}: must be the number of examples it holds, at "
+                       "least 1")
     self.size, self.shape, self.stream = size, tuple(shape), stream
     dtype = tf.as_dtype(dtype or keras.config.floatx())
     self.examples = replicated.variable(
@@ -108,8 +108,8 @@ class ExamplePool(tf.Module):
     if self not in now.kept:
       if context.in_inner_graph():
         raise UsageError(f"ExamplePool.{call}: called inside a tf.while_loop, tf.cond or "
-                         "tf.function of the step; call it in the step itself, and loop over a "
-                         "Python range")
+                         "tf.function of the step; call it directly in the step, and loop over "
+                         "a Python range")
       now.kept[self] = _Before(self)
     return now.kept[self]
 
@@ -117,7 +117,7 @@ class ExamplePool(tf.Module):
                 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The examples of all replicas `[m, *shape]`, and their indices in the order of entry."""
     self._check(call, examples)
-    context.check_not_recomputed(f"ExamplePool.{call} would take its examples")
+    context.check_not_recomputed(f"ExamplePool.{call} would add its examples")
     joined = collectives.all_concat(tf.stop_gradient(tf.cast(examples, self.examples.dtype)))
     part = context.current().microbatch
     parts, index = (part.count, part.index) if part else (1, 0)
@@ -140,8 +140,8 @@ class ExamplePool(tf.Module):
       raise UsageError(f"ExamplePool.{call}: examples of shape {examples.shape} do not fit a pool "
                        f"of {shape}; pass [n, {', '.join(map(str, shape))}]")
     if examples.dtype != dtype and not (examples.dtype.is_floating and dtype.is_floating):
-      raise UsageError(f"ExamplePool.{call}: examples of {examples.dtype.name} do not fit a pool "
-                       f"of {dtype.name}; cast them, or write ExamplePool(..., dtype="
+      raise UsageError(f"ExamplePool.{call}: {examples.dtype.name} examples do not fit a "
+                       f"{dtype.name} pool; cast them, or write ExamplePool(..., dtype="
                        f"'{examples.dtype.name}')")
     if examples.shape[0] is None and context.current().microbatch:
       raise UsageError(f"ExamplePool.{call}: the number of examples of a micro-batch must be "

@@ -61,9 +61,9 @@ def logical_device(index: int) -> Iterator[None]:
     return
   count = max(1, len(columns))
   if not isinstance(index, int) or not 0 <= index < count:
-    raise UsageError(f"logical_device({index!r}): must be a whole number of at least 0 and below "
-                     f"Replicator.devices_per_replica = {count}; raise that, or write a smaller "
-                     "one")
+    raise UsageError(f"logical_device({index!r}): must be a whole number, at least 0 and below "
+                     f"Replicator.devices_per_replica = {count}; raise that setting, or choose a "
+                     "smaller number")
   if not columns:
     yield
     return

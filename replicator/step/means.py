@@ -57,8 +57,8 @@ def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
     result = tf.math.divide_no_nan(total, weight)
   else:
     if is_recorded(weights):
-      raise UsageError("mean: in micro-batches, the mask must not depend on what is trained; pass "
-                       "tf.stop_gradient(mask)")
+      raise UsageError("mean: in micro-batches, the mask must not depend on trained variables; "
+                       "pass tf.stop_gradient(mask)")
     shares = part.count * context.num_replicas()
     result = tf.math.divide_no_nan(shares * total, part.weights()[part.means])
     part.means += 1
@@ -77,5 +77,5 @@ def _weights(values: tf.Tensor, mask: Any) -> tf.Tensor:
     tf.broadcast_static_shape(values.shape, weights.shape)
   except ValueError as error:
     raise UsageError(f"mean: a mask of shape {shape} does not fit values of shape {values.shape}; "
-                     "write an axis of 1 where it has one weight for all") from error
+                     "use an axis of size 1 where one weight applies to all") from error
   return weights

@@ -89,9 +89,9 @@ def split(batch: Nest, parts: int) -> list[Nest]:
   """
   size = tree.flatten(batch)[0].shape[0]
   if size % parts:
-    raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} parts; "
-                     f"give the step an attribute batches = {parts}, so that it gets a batch of "
-                     "train.global_batch_size for each")
+    raise UsageError(f"a replica's batch of {size} examples does not divide into {parts} equal "
+                     f"parts; give the step an attribute batches = {parts}, so that it gets a "
+                     "batch of train.global_batch_size for each part")
   if parts == 1:
     return [batch]
   context.current().division.note(size // parts)
@@ -164,8 +164,8 @@ def _weights_of_means(fn: Callable[[Nest], Nest], batch: Nest, step: context.Ste
     return computed_apart(trace)
   except NeedsPlaceholder as error:
     raise UsageError("mean: in micro-batches, the mask must not depend on a collective, such as "
-                     "that of GlobalBatchNorm; compute it before, and pass it to microbatch"
-                     ) from error
+                     "the one in GlobalBatchNorm; compute the mask beforehand, and pass it to "
+                     "microbatch") from error
   finally:
     vars(step).update(before)
 
@@ -179,22 +179,23 @@ def _summands(outputs: Nest) -> list[tf.Tensor]:
   flat = [x for x in tree.flatten(outputs) if x is not None]
   for x in flat:
     if not x.dtype.is_floating:
-      raise UsageError(f"microbatch: fn returned a tensor of {x.dtype.name}, {x.shape}; return "
-                       "means over examples, which are floating numbers")
+      raise UsageError(f"microbatch: fn returned a tensor of dtype {x.dtype.name} and shape "
+                       f"{x.shape}; return floating-point means over examples")
   return [tf.cast(x, tf.float32) if x.dtype.size < 4 else x for x in flat]
 
 
 def _check(batch: Nest, n: int) -> None:
   if context.current().microbatch is not None:
-    raise UsageError("microbatch: called inside the fn of another microbatch; divide once")
+    raise UsageError("microbatch: called inside the fn of another microbatch; divide the "
+                     "batch only once")
   sizes = {x.shape[0] for x in tree.flatten(batch) if has_examples(x)}
   if len(sizes) != 1:
-    raise UsageError(f"microbatch.n = {n}: the tensors of a batch must agree on their first axis, "
-                     f"which has {sorted(sizes)} examples; let the function take what is not of "
-                     "the examples from around it, not as an argument")
+    raise UsageError(f"microbatch.n = {n}: the tensors of a batch must have the same number of "
+                     f"examples on their first axis, not {sorted(sizes)}; let the function capture "
+                     "tensors that do not hold examples, instead of passing them as arguments")
   size = sizes.pop()
   context.current().division.note(size // n, is_microbatched=True)
   if size % n:
     raise UsageError(f"microbatch.n = {n}: does not divide a replica's batch of {size} examples; "
-                     f"write a divisor, or a train.global_batch_size that is a multiple of "
+                     f"choose a divisor, or a train.global_batch_size that is a multiple of "
                      f"replicas x {n}")

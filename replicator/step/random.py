@@ -99,7 +99,7 @@ def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
   drawn = _unit(name, shape, tf.float32) < p
   if drawn.shape != shape:
     raise UsageError(f"random stream '{name}': p of shape {p.shape} does not broadcast to "
-                     f"{list(shape)}; write probabilities of that shape, or with axes of 1")
+                     f"{list(shape)}; pass probabilities of that shape, or with axes of size 1")
   return tf.cast(drawn, dtype)
 
 
@@ -120,8 +120,8 @@ def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
   """
   logits = tf.cast(logits, tf.float64)
   if logits.shape.rank < 2 or not logits.shape[-1]:
-    raise UsageError(f"random stream '{name}': logits of shape {logits.shape}; write [n, k], a row "
-                     "of k classes for each example, with tf.broadcast_to if all rows are alike")
+    raise UsageError(f"random stream '{name}': logits of shape {logits.shape}; pass [n, k], a row "
+                     "of k classes for each example, with tf.broadcast_to if all rows are equal")
   largest = tf.reduce_max(logits, -1, keepdims=True)
   # The difference of equal infinities is NaN.
   weights = tf.exp(tf.where(logits == largest, tf.zeros_like(logits), logits - largest))
@@ -143,8 +143,8 @@ def permutation(name: str, shape: Sequence[int]) -> tf.Tensor:
     UsageError: as for `normal`, or the shape has fewer than two axes.
   """
   if len(shape) < 2:
-    raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; write [n, k], "
-                     "for each of n examples an order of its k parts")
+    raise UsageError(f"random stream '{name}': a permutation of shape {list(shape)}; pass [n, k], "
+                     "an order of k parts for each of n examples")
   # With 64 bits, ties do not happen.
   return tf.argsort(random_bits.bits(name, shape, tf.uint64), axis=-1)
 
@@ -156,8 +156,8 @@ _DROPPED_BITS = {tf.float64: 12, tf.float32: 9, tf.float16: 22, tf.bfloat16: 25}
 def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
   result = tf.as_dtype(dtype or keras.config.floatx())
   if result not in _DROPPED_BITS:
-    raise UsageError(f"random stream '{name}': does not draw {result.name} here; write a floating "
-                     "dtype, or None for that of the run")
+    raise UsageError(f"random stream '{name}': cannot draw {result.name} here; pass a "
+                     "floating-point dtype, or None for that of the run")
   return result
 
 

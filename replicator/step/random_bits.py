@@ -57,7 +57,7 @@ def integers(name: str, shape: Sequence[int], minval: float, maxval: float,
              dtype: tf.DType) -> tf.Tensor:
   """Draws integers `[n, ...]` in `[minval, maxval)` from the stream `name`, int32 or int64."""
   if dtype not in (tf.int32, tf.int64):
-    raise UsageError(f"random stream '{name}': does not draw {dtype.name}; write 'int32' and cast")
+    raise UsageError(f"random stream '{name}': cannot draw {dtype.name}; pass 'int32' and cast")
   return _own_rows(name, shape, dtype, lambda count, key, counter: (
       tf.raw_ops.StatelessRandomUniformIntV2(
           shape=[count], key=key, counter=counter, alg=_PHILOX,
@@ -100,7 +100,7 @@ def _chunk(index: int | tf.Tensor, count: int, dtype: tf.DType, key: tf.Tensor,
 
 def _checked(name: str, shape: Sequence[int]) -> list[int]:
   if not len(shape):
-    raise UsageError(f"random stream '{name}': draws for the examples of a batch; write a shape "
+    raise UsageError(f"random stream '{name}': draws for the examples of a batch; pass a shape "
                      "[n, ...], such as [1], not []")
   if any(size is None for size in shape):
     raise UsageError(f"random stream '{name}': drawn with the unknown shape {list(shape)}; batches "

@@ -55,13 +55,13 @@ def check(worker: int, workers: int, examples: int | None = None,
     for name, (of_first, of_other) in pairs.items():
       if of_first != of_other:
         raise UsageError(
-            f"{name} is {of_first or 'not set'} on worker 0, and {of_other or 'not set'} on worker "
+            f"{name} is {of_first or 'not set'} on worker 0, but {of_other or 'not set'} on worker "
             f"{number}; start all processes with the same configuration, versions, code and data")
   times = [first["time"], *(each["time"] for each in others)]
   apart = max(times) - min(times)
   if apart > MAX_SECONDS:
-    print(f"warning: the clocks of the workers are {apart:.0f} seconds apart; set them, or times "
-          "in logs are wrong", file=sys.stderr, flush=True)
+    print(f"warning: the clocks of the workers are {apart:.0f} seconds apart; synchronize them, "
+          "or times in logs will be wrong", file=sys.stderr, flush=True)
 
 
 def check_replicas(replicas: Sequence[StepContext]) -> None:
@@ -88,7 +88,7 @@ def check_workers(worker: int, workers: int, calls: list[str]) -> None:
   for place, each in enumerate(itertools.zip_longest(*of_workers), 1):
     if len({*each}) > 1:
       call = f"calls {each[worker]}" if each[worker] else "has ended"
-      raise UsageError(f"worker {worker} {call} as collective {place} of the step, and other "
+      raise UsageError(f"worker {worker} {call} as collective {place} of the step, but other "
                        f"workers do not; all {_REMEDY}")
 
 

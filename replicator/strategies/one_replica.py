@@ -47,8 +47,8 @@ def _num_replicas(strategy: tf.distribute.Strategy) -> int:
   if is_foreign(file):
     return 1
   raise UsageError("num_replicas_in_sync: a loss is the mean over the batch that the step gets, "
-                   "and Optimizer.apply averages over replicas; drop the division, or write "
-                   "replicator.num_replicas() if the number is for something else")
+                   "and Optimizer.apply averages over replicas; remove the division, or use "
+                   "replicator.num_replicas() if you need the number for something else")
 
 
 _is_apart = contextvars.ContextVar("is_apart", default=False)
@@ -84,9 +84,9 @@ def _refuse_apart(value: Any) -> None:
   if _is_apart.get():
     name = getattr(value, "name", "").removesuffix(":0")
     raise UsageError(f"{f'the variable {name!r}' if name else 'a value'} has a part on each "
-                     "replica, and the chief alone reads it; give evaluate, or the class of the "
-                     "callback, the attribute on_all_workers = True, or make a metric in the "
-                     "evaluation itself, and not with the step")
+                     "replica, but only the chief reads it; give evaluate, or the class of the "
+                     "callback, the attribute on_all_workers = True, or create a metric in the "
+                     "evaluation itself, not in the step")
 
 
 def refuse_own_reductions() -> None:
@@ -98,7 +98,7 @@ def refuse_own_reductions() -> None:
     file = _asking()
     if not (file.startswith(ENGINE) or is_foreign(file)):
       raise UsageError("ReplicaContext.all_reduce: Optimizer.apply averages gradients over "
-                       "replicas; pass it those of the step, and write replicator.all_mean or "
+                       "replicas; pass it those of the step, and use replicator.all_mean or "
                        "all_sum for anything else")
     return all_reduce(*args, **kwargs)
 

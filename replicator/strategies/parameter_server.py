@@ -81,9 +81,9 @@ class ParameterServers:
   def describe(self) -> str:
     """Describes the cluster, and what a step sees of it, in one line."""
     replicas = ("one replica with the whole global batch" if self.num_replicas == 1
-                else f"{self.num_replicas} replicas, those of one worker, with the global batch")
-    return (f"workers: {self.num_workers}, parameter servers: {self.num_servers}; each step sees "
-            f"{replicas}, and its collectives are over no more")
+                else f"the {self.num_replicas} replicas of one worker, with the global batch")
+    return (f"workers: {self.num_workers}, parameter servers: {self.num_servers}; each step and "
+            f"its collectives see {replicas}")
 
   @contextlib.contextmanager
   def spread(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ def _report_lost_workers(record: logging.LogRecord) -> bool:
     return True
   lost = re.match(r"Worker /job:worker/\S+task:(\d+) failed", record.getMessage())
   if lost:
-    print(f"worker {lost[1]} is gone: others do its work until it is back", file=sys.stderr,
+    print(f"worker {lost[1]} is gone: the others do its work until it comes back", file=sys.stderr,
           flush=True)
   return False
 

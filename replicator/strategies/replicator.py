@@ -187,8 +187,8 @@ class Replicator:
         strategy cannot update a variable of the step, or `run` is called inside a step.
     """
     if context.current().is_step:
-      raise UsageError("Replicator.run: called inside a step, which runs on every replica already; "
-                       "call the function itself, or run it after the step")
+      raise UsageError("Replicator.run: called inside a step, which already runs on every replica; "
+                       "call the function directly, or run it after the step")
     self._steps_run += 1
     return self._run(step_fn, inputs, self._steps_run - 1)
 
@@ -228,12 +228,12 @@ class Replicator:
       raise UsageError("inputs: a batch must be a nest of arrays or tensors [n, ...]")
     sizes = {x.shape[axis] for x in leaves}
     if len(sizes) > 1:
-      raise UsageError(f"inputs: the tensors of a batch must agree on axis {axis}, "
-                       f"which has {sorted(sizes)} examples")
+      raise UsageError("inputs: the tensors of a batch must have the same number of examples on "
+                       f"axis {axis}, not {sorted(sizes)}")
     size = sizes.pop()
     if size % replicas:
-      raise UsageError(f"inputs: a batch of {size} examples does not divide by {replicas} "
-                       f"replicas; write a multiple of {replicas}")
+      raise UsageError(f"inputs: a batch of {size} examples does not divide evenly among "
+                       f"{replicas} replicas; use a multiple of {replicas}")
     return tree.map_structure(tf.convert_to_tensor, inputs)
 
   def distribute(self, inputs: Nest, axis: int = 0) -> Nest:

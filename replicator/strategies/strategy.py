@@ -23,9 +23,9 @@ NAMES = ("default", "one_device", "mirrored", "multi_worker_mirrored", "central_
          "parameter_server", "tpu")
 """The strategies that `Replicator.strategy` may name."""
 
-NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and compute nothing with "
-               "TensorFlow before app.run, replicator.train or the Replicator; prepare data in the "
-               "function that app.run calls, in evaluate, or in one that returns train's "
+NEW_PROCESS = ("start a new process (in a notebook, restart the kernel), and do not use TensorFlow "
+               "before app.run, replicator.train or the Replicator; prepare data in the function "
+               "that app.run calls, in evaluate, or in a function that returns train's "
                "tf.data.Dataset")
 """The remedy for settings that cannot change once TensorFlow has started."""
 
@@ -76,7 +76,7 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
                      "each process on CPUs; start more workers instead")
   if tf_config.is_chief(os.environ):
     print(labeled("cluster", f"{tf_config.shown(config)} (from {source})"),
-          "note: these ports take commands from every machine that reaches them, without a "
+          "note: these ports accept commands from any machine that can reach them, without a "
           "password; see docs/howto/security.md", sep="\n", file=sys.stderr, flush=True)
   task = config["task"]
   try:
@@ -98,8 +98,8 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
   except tf.errors.DeadlineExceededError as error:
     raise lost.late(lost.first(config["cluster"]), join_timeout) from error
   except tf.errors.UnavailableError as error:  # It was listening when this process started.
-    raise RunFailed(f"{lost.first(config['cluster'])} has ended; its log says why; start all "
-                    "processes of the run again") from error
+    raise RunFailed(f"{lost.first(config['cluster'])} has ended (see its log); restart all "
+                    "processes of the run") from error
   except tf.errors.InternalError as error:
     if said := lost.failure(str(error), config["cluster"]):
       raise RunFailed(said[0]) from error
@@ -163,13 +163,13 @@ def _split(name: str, logical_cpus: int | None, count: int) -> tf.distribute.Str
                      "least 1")
   if name not in ("one_device", "mirrored"):
     raise UsageError(f"Replicator.devices_per_replica = {count}: works with 'mirrored' and "
-                     f"'one_device', not with '{name}'; write one of those, or 1")
+                     f"'one_device', not with '{name}'; use one of those, or 1")
   devices = _devices(logical_cpus)
   if name == "one_device":
     devices = devices[:count]
   if len(devices) % count:
     raise UsageError(
-        f"Replicator.devices_per_replica = {count}: {len(devices)} devices do not divide into "
+        f"Replicator.devices_per_replica = {count}: {len(devices)} devices cannot be divided into "
         f"replicas of {count}; set Replicator.logical_cpus to a multiple of {count}, or use "
         f"a multiple of {count} GPUs")
   replicas = [devices[i:i + count] for i in range(0, len(devices), count)]
@@ -191,6 +191,6 @@ def _tpu(name: str | None) -> tf.distribute.Strategy:
     tf.tpu.experimental.initialize_tpu_system(resolver)
   except (ValueError, tf.errors.OpError, OSError, RuntimeError) as error:
     reason = str(error).strip().splitlines()[0]
-    raise UsageError(f"Replicator.strategy = 'tpu': no TPU here ({reason}); name one with "
-                     "Replicator.tpu, or write another strategy") from error
+    raise UsageError(f"Replicator.strategy = 'tpu': found no TPU ({reason}); name one with "
+                     "Replicator.tpu, or choose another strategy") from error
   return tf.distribute.TPUStrategy(resolver)

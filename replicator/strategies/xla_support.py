@@ -17,11 +17,11 @@ _REASONS = {"parameter_server": "it is for synchronous replicas",
 
 def checked(jit_compile: bool | None, strategy: str, devices_per_replica: int) -> bool:
   """Whether XLA may compile a step; raises a UsageError if `jit_compile` is set and it cannot."""
-  why = (f"not with '{strategy}': {_REASONS[strategy]}" if strategy in _REASONS else
+  why = (f"does not work with '{strategy}': {_REASONS[strategy]}" if strategy in _REASONS else
          f"XLA compiles for one device, not for devices_per_replica = {devices_per_replica}"
          if devices_per_replica != 1 else "")
   if jit_compile and why:
-    raise UsageError(f"Replicator.jit_compile = True: {why}; drop one of the two")
+    raise UsageError(f"Replicator.jit_compile = True: {why}; change one of the two")
   return jit_compile is not False and not why
 
 

@@ -94,7 +94,7 @@ def test_actors_are_replaced_when_killed_and_end_with_the_learner(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # Like Ctrl-C, which reaches the actors, too.
     assert process.wait(SECONDS) == 42
     wait_until(lambda: are_gone(before | after))
-  assert re.search(r"stopped at step \d+, which is saved", log_of(workdir))
+  assert re.search(r"stopped at step \d+, checkpoint saved", log_of(workdir))
   assert len(re.findall(r"actor \d died", log_of(workdir))) == 1
   assert "Traceback" not in log_of(workdir) and "Warning" not in log_of(workdir)
 

@@ -62,7 +62,7 @@ SETTINGS = [  # The program, a binding, and the rest of the line, or all of it.
     (sac, "SAC.initial_temperature = 0", ": must be above 0"),
     (sac, "Policy.sizes = ()", ": write one or more"),
     (sac, "SAC.policy = @Policy()",
-     "...: the program calls it, and passes ...; write no brackets, @Policy"),
+     "...: the program calls it, and passes ...; write @Policy, without parentheses"),
     (sac, "Environments.step_timeout = 0", ": must be above 0"),
     (sac, "Normalizer.limit = 0", ": must be above 0"),
     (sac, "SAC.tau = 0", ": must be above 0"),

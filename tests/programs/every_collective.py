@@ -160,7 +160,7 @@ def check_disagreement(workers: Replicator) -> None:
   try:
     CompiledStep(workers, disagreeing_step, 1, logs=True)(0, None)
   except replicator.UsageError as error:
-    assert "as collective 2 of the step, and other workers do not" in str(error)
+    assert "as collective 2 of the step, but other workers do not" in str(error)
   else:
     assert workers.num_replicas == 1
 

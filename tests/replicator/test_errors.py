@@ -51,7 +51,7 @@ def test_the_first_line_is_that_of_the_cause():
   assert first_line(UsageError("\n  write b\nand more")) == "write b"
   assert first_line(ZeroDivisionError()) == "ZeroDivisionError"
   assert first_line(raised(UsageError("write b"), RuntimeError("in user code: x"))) == "write b"
-  assert first_line(Preempted(7)) == "stopped at step 7, which is saved"
+  assert first_line(Preempted(7)) == "stopped at step 7, checkpoint saved"
 
 
 def test_the_files_of_the_user_are_those_of_nobody_else(tmp_path):
@@ -82,4 +82,4 @@ def test_a_notebook_shows_one_line():
 
   assert _PlacedError("a.b = 1: is wrong\n  more")._render_traceback_() == [
       "PlacedError: a.b = 1: is wrong"]
-  assert Preempted(3)._render_traceback_() == ["Preempted: stopped at step 3, which is saved"]
+  assert Preempted(3)._render_traceback_() == ["Preempted: stopped at step 3, checkpoint saved"]

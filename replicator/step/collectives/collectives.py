@@ -124,7 +124,7 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
   """
   values, group = validation.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
-    raise UsageError(f"broadcast: source = {source}: write a replica from 0 to {group.size - 1}")
+    raise UsageError(f"broadcast: source = {source}: must be a replica from 0 to {group.size - 1}")
   is_source = tf.equal(group.position, source)
   kept = map_tensors(lambda x: tf.where(is_source, x, tf.zeros_like(x)), values)
   return packing.group_sum(kept, group)
@@ -169,8 +169,8 @@ def _divided(call: str, values: Nest, group: Group) -> Nest:
   """A part for each replica of the group: `[size * n, ...] -> [size, n, ...]`."""
   def parts(x: tf.Tensor) -> tf.Tensor:
     if x.shape.rank == 0 or x.shape[0] % group.size:
-      raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide by "
-                       f"the group's {group.size} replicas")
+      raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide "
+                       f"evenly among the group's {group.size} replicas")
     return tf.reshape(x, [group.size, x.shape[0] // group.size, *x.shape[1:]])
   return map_tensors(parts, values)
 
@@ -215,7 +215,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
                 "min": lambda x: tf.reduce_min(x, axis=0),
                 "max": lambda x: tf.reduce_max(x, axis=0)}
   if op not in reductions:
-    raise UsageError(f"map_reduce: op = {op!r}: write 'sum', 'mean', 'min' or 'max'")
+    raise UsageError(f"map_reduce: op = {op!r}: must be 'sum', 'mean', 'min' or 'max'")
   results, group = _divide_among_replicas(f"map_reduce, {op}", items, fn, groups)
   if op in ("min", "max"):
     results = packing.group_sum(results, group)
@@ -267,7 +267,7 @@ def _numeric(call: str, x: tf.Tensor) -> None:
 
 def _floating(call: str, x: tf.Tensor) -> None:
   if not x.dtype.is_floating:
-    raise UsageError(f"{call}: a tensor is {x.dtype.name}, and its mean may not be; cast it to "
+    raise UsageError(f"{call}: a tensor is {x.dtype.name}, but its mean may not be; cast it to "
                      f"float32{'' if x.dtype == tf.bool else ', or use all_sum'}")
 
 

@@ -47,7 +47,7 @@ class Group:
     if (any(len(group) != self.size for group in self.members)
         or sorted(r for group in self.members for r in group) != list(range(replicas))):
       raise UsageError(f"groups = {self.members}: must be disjoint, of equal size, and together "
-                       f"hold all {replicas} replicas, which are numbered from 0")
+                       f"contain all {replicas} replicas, numbered from 0")
     places = {replica: (number, position) for number, group in enumerate(self.members)
               for position, replica in enumerate(group)}
     place = tf.gather(tf.constant([places[r] for r in range(replicas)]), context.replica_id())
@@ -89,11 +89,11 @@ def checked_call(call: str, values: Nest, groups: Groups,
   for x in tree.flatten(values):
     if x is not None:
       if x.dtype not in WIRE:
-        raise UsageError(f"{call}: tensors of {x.dtype.name} cannot travel between replicas; cast "
-                         f"to one of: {', '.join(dtype.name for dtype in WIRE)}")
+        raise UsageError(f"{call}: {x.dtype.name} tensors cannot be sent between replicas; cast to "
+                         f"one of: {', '.join(dtype.name for dtype in WIRE)}")
       if x.shape.rank is None:
-        raise UsageError(f"{call}: a tensor has an unknown number of axes; say how many it has, "
-                         "with tf.ensure_shape(x, [None, ...])")
+        raise UsageError(f"{call}: a tensor has an unknown number of axes; set it with "
+                         "tf.ensure_shape(x, [None, ...])")
       if check:
         check(call, x)
   group = Group(groups)
@@ -105,12 +105,12 @@ def checked_call(call: str, values: Nest, groups: Groups,
 
 
 def check_in_step(what: str) -> None:
-  """Raises a UsageError in a graph inside the step, where replicas cannot meet."""
+  """Raises a UsageError in a graph inside the step, where replicas cannot communicate."""
   if context.current().is_step and context.in_inner_graph():
     raise UsageError(
         f"{what}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
-        "replicas cannot meet; call it in the step itself, which is compiled as a whole, and loop "
-        "over a Python range")
+        "replicas cannot communicate; call it directly in the step, which is compiled as a whole, "
+        "and loop over a Python range")
 
 
 def lengths_may_differ(values: Nest, axis: int) -> bool:

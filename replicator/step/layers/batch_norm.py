@@ -111,7 +111,7 @@ class GlobalBatchNorm(keras.layers.Layer):
 
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
     """Moves the statistics once per batch, toward the mean over its micro-batches."""
-    context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would move its statistics")
+    context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would update its statistics")
     with xla.alike():
       # When an update is skipped for an infinity or NaN, the statistics must not move either.
       is_finite = tf.math.is_finite(variance)

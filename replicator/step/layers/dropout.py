@@ -46,10 +46,10 @@ class Dropout(keras.layers.Layer):
     super().__init__(**kwargs)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
       raise UsageError(f"Dropout.rate = {rate!r}: must be a number in [0, 1), the probability of "
-                       "zero")
+                       "dropping an element")
     if noise_shape is not None and (not noise_shape or noise_shape[0] is not None):
-      raise UsageError(f"Dropout.noise_shape = {noise_shape}: each example has a mask of its own; "
-                       "write None for axis 0, as in [None, 1, None]")
+      raise UsageError(f"Dropout.noise_shape = {noise_shape}: each example has its own mask; write "
+                       "None for axis 0, as in [None, 1, None]")
     self.rate = rate
     self.noise_shape = noise_shape
     self.stream = stream
@@ -72,8 +72,8 @@ class Dropout(keras.layers.Layer):
       return list(shape)
     if len(self.noise_shape) != shape.rank or any(
         noise not in (None, 1, size) for noise, size in zip(self.noise_shape, shape, strict=True)):
-      raise UsageError(f"Dropout.noise_shape = {self.noise_shape}: does not fit inputs {shape}; "
-                       f"write {shape.rank} sizes, each None, 1 or that of the inputs")
+      raise UsageError(f"Dropout.noise_shape = {self.noise_shape}: does not fit inputs of shape "
+                       f"{shape}; write {shape.rank} sizes, each None, 1 or the input's size")
     return [size if noise is None else noise
             for noise, size in zip(self.noise_shape, shape, strict=True)]
 

@@ -43,7 +43,7 @@ def num_outputs(layer: keras.layers.Layer, shape: Sequence[int]) -> int:
     UsageError: the layer is an EinsumDense, whose output axes depend on its equation.
   """
   if isinstance(layer, keras.layers.EinsumDense):
-    raise UsageError(f"the kernel of EinsumDense '{layer.name}' is a matrix only with its "
+    raise UsageError(f"the kernel of EinsumDense '{layer.name}' is a matrix only together with its "
                      "equation; use keras.layers.Dense")
   if isinstance(layer, _DEPTHWISE):
     return shape[-2] * shape[-1]

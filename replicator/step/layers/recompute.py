@@ -63,8 +63,8 @@ class _Call:
     self._weights: list[int] = []
     self._again = _bookmark()
     if any(isinstance(x, keras.KerasTensor) for x in tree.flatten(self._inputs)):
-      self._refuse("is called on a symbolic tensor of Keras; call it in the step, or in the `call` "
-                   "of a layer or model of your own")
+      self._refuse("is called on a symbolic Keras tensor; call it in the step, or in the `call` of "
+                   "your own layer or model")
 
   def outputs(self) -> Nest:
     """Runs the first pass."""
@@ -139,8 +139,8 @@ class _Call:
         self._refuse(f"assigns a tf.Variable ({op.name}), which would happen twice; assign it "
                      "outside of the function, or make it a keras.Variable")
       if op.type.startswith("Rng") or (op.op_def.is_stateful and "seed" in op.node_def.attr):
-        self._refuse(f"draws with tf.random ({op.type}), and would draw other numbers for the "
-                     "gradient; use replicator.random")
+        self._refuse(f"draws with tf.random ({op.type}), which would draw different numbers for "
+                     "the gradient; use replicator.random")
 
 
 def _bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:

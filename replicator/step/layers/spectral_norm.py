@@ -51,8 +51,8 @@ class SpectralNorm(keras.layers.Wrapper):
     super().__init__(layer, autocast=False, **kwargs)
     self.power_iterations = power_iterations
     if keras_internals.is_recomputed(layer):
-      raise UsageError(f"SpectralNorm: '{layer.name}' was made in a keras.RematScope, which would "
-                       "recompute it with the kernel that is not normalized; make it outside, and "
+      raise UsageError(f"SpectralNorm: '{layer.name}' was created in a keras.RematScope, which "
+                       "would recompute it with the unnormalized kernel; create it outside, and "
                        "call the network through replicator.recompute_grad")
 
   def get_config(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class SpectralNorm(keras.layers.Wrapper):
   def _spectral_norm(self, training: bool) -> tf.Tensor:
     matrix = kernel_matrix(self.layer, tf.convert_to_tensor(self.kernel.value))
     if training and self.power_iterations:
-      context.check_not_recomputed(f"SpectralNorm '{self.name}' would iterate")
+      context.check_not_recomputed(f"SpectralNorm '{self.name}' would run its power iteration")
       u = context.once(lambda: self._iterate(tf.stop_gradient(matrix)))
     elif context.in_inner_graph():  # Later micro-batches cannot use a tensor of a branch.
       u = _unit(self.u.value)
@@ -110,8 +110,8 @@ def _kernel_of(layer: keras.layers.Layer) -> keras.Variable:
   kernel = getattr(layer, "kernel", getattr(layer, "embeddings", None))
   if kernel is None or len(kernels) > 1:
     has = f"has the kernels {', '.join(kernels)}" if kernels else "has no kernel"
-    raise UsageError(f"SpectralNorm: {type(layer).__name__} '{layer.name}' {has}; wrap layers with "
-                     "one 'kernel' or 'embeddings' each, such as Dense and convolutions")
+    raise UsageError(f"SpectralNorm: {type(layer).__name__} '{layer.name}' {has}; wrap layers "
+                     "with exactly one 'kernel' or 'embeddings', such as Dense and convolutions")
   return kernel
 
 

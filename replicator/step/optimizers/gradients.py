@@ -18,14 +18,14 @@ def matched(name: str, owned: Sequence[keras.Variable], gradients: list[tf.Tenso
   """
   if context.num_replicas() > 1 and context.in_inner_graph():
     raise UsageError(f"{name}.apply: called inside a tf.cond, tf.while_loop or tf.function of the "
-                     "step, where replicas cannot meet; call it in the step itself, in a Python "
-                     "loop, and for an update at every n-th call write wrap_optimizer(every=n)")
+                     "step, where replicas cannot communicate; call it directly in the step, in "
+                     "Python loops, and to update at every n-th call, use wrap_optimizer(every=n)")
   if any(isinstance(gradient, tuple) for gradient in gradients):  # The form of apply_gradients.
-    raise UsageError(f"{name}.apply: given pairs, as of zip; write apply(gradients, variables)")
+    raise UsageError(f"{name}.apply: given pairs, as from zip; write apply(gradients, variables)")
   unfrozen = [v for v in owned if v.trainable]
   ids = lambda variables: [id(v) for v in variables]
   if variables is not None and ids(variables) not in (ids(owned), ids(unfrozen)):
-    raise UsageError(f"{name}.apply: given other variables than the {len(owned)} it was wrapped "
+    raise UsageError(f"{name}.apply: the variables differ from the {len(owned)} it was wrapped "
                      "with; an optimizer owns its variables, in the order of "
                      "wrap_optimizer(optimizer, variables)")
   expected = unfrozen if len(gradients) == len(unfrozen) else owned

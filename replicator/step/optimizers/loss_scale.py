@@ -45,8 +45,8 @@ class LossScale(tf.Module):
     kept = context.current().kept
     if self not in kept:
       raise UsageError(f"{name}.apply: under train.precision = 'mixed_float16' small gradients "
-                       "vanish unless the loss is scaled; before each apply write, inside the "
-                       "tape, scaled = optimizer.scale_loss(loss), and take "
+                       "vanish unless the loss is scaled; before each apply, compute scaled = "
+                       "optimizer.scale_loss(loss) inside the tape, and take "
                        "tape.gradient(scaled, variables)")
     parts = kept.pop(self)  # The next update may have another scale.
     return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]

@@ -109,9 +109,9 @@ class MovingAverages(tf.Module):
     """Raises a UsageError if a graph that is called here computes with the weights."""
     handles = {id(copy.handle) for v in self._variables for copy in copies_of(own_value(v))}
     if any(id(captured) in handles for captured in compiled.captured_inputs):
-      raise UsageError(f"averaged_weights: '{compiled.graph.name}' was compiled before, by "
-                       "get_concrete_function, and would compute with the weights here; call the "
-                       "tf.function itself, or the plain function")
+      raise UsageError(f"averaged_weights: '{compiled.graph.name}' was already compiled by "
+                       "get_concrete_function, and would use the weights, not their averages; "
+                       "call the tf.function itself, or the plain function")
 
 
 def _paired(weights: Sequence[Any], average: Any) -> Iterator[tuple[Any, Any]]:

@@ -99,7 +99,8 @@ class Optimizer(tf.Module):
   def learning_rate(self, rate: float | tf.Tensor) -> None:
     """Sets the learning rate; raises a UsageError if it is a schedule, or would be one."""
     if callable(rate) or "learning_rate" not in optimizer_variables(self.keras_optimizer):
-      raise UsageError(f"{self.name}.learning_rate: assign a number, where there is no schedule")
+      raise UsageError(f"{self.name}.learning_rate: can only be set to a number, and only if there "
+                       "is no schedule")
     self.keras_optimizer.learning_rate = rate
 
   def minimize(self, loss_fn: Callable, *batch: Any) -> Any:
@@ -150,8 +151,8 @@ class Optimizer(tf.Module):
       UsageError: the loss is not a floating scalar, or `loss_fn` not a function.
     """
     if not callable(loss_fn):
-      raise UsageError(f"{self.name}: the loss is a {type(loss_fn).__name__}; give a function that "
-                       "computes it, minimize(loss_fn, batch), or under a tape write "
+      raise UsageError(f"{self.name}: the loss is a {type(loss_fn).__name__}; pass a function that "
+                       "computes it, minimize(loss_fn, batch), or with a tape, call "
                        "apply(tape.gradient(scale_loss(loss), variables), variables)")
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch([v.value for v in self.variables_updated if v.trainable])
@@ -159,8 +160,8 @@ class Optimizer(tf.Module):
       loss = tf.convert_to_tensor(outputs[0] if isinstance(outputs, tuple | list) else outputs)
       if loss.shape.rank != 0 or not loss.dtype.is_floating:
         raise UsageError(f"{self.name}: the loss is {loss.dtype.name} {loss.shape}; return its "
-                         "mean over the replica's examples, a floating scalar, or a tuple that "
-                         "begins with it")
+                         "mean over the replica's examples, a floating-point scalar, or a tuple "
+                         "that starts with it")
       scaled = self.scale_loss(loss)
     return outputs, tape.gradient(scaled, [v.value for v in self.variables_updated])
 

@@ -54,7 +54,7 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
 
 
 def doubt(value: Number, steps: int) -> str:
-  """What looks like a mistake in a rate of a run of `steps` steps, as `is 0 in the last 60%`."""
+  """What looks like a mistake in a rate of a run of `steps` steps, as `is 0 for the last 60%`."""
   if not is_schedule(value):
     return ""
   at = lambda step: float(value_at(value, tf.constant(step, tf.int64)))
@@ -62,14 +62,14 @@ def doubt(value: Number, steps: int) -> str:
   if values[-1]:
     is_rising = all(a < b for a, b in itertools.pairwise(values))
     if is_rising and at(10 * steps) > 1.5 * values[-1]:
-      return "still warms up at the end"
+      return "is still warming up at the end"
   elif any(values) and (
       zeros := 100 - 5 * (1 + max(i for i, x in enumerate(values) if x))) > 10:
-    return f"is 0 in the last {zeros}%"
+    return f"is 0 for the last {zeros}%"
   start, end = getattr(value, "span", lambda: (0, steps))()
   if start >= steps:
     return f"never changes, because its schedule starts at step {start}"
-  return f"changes no more after step {end}" if end < steps else ""
+  return f"does not change after step {end}" if end < steps else ""
 
 
 # ---- All digits of a float ----------------------------------------------------------------------
@@ -186,14 +186,14 @@ def piecewise(boundaries: Sequence[Place], values: Sequence[float], warmup: Plac
   """
   if len(values) != len(boundaries) + 1:
     raise UsageError(f"piecewise: {len(boundaries)} boundaries and {len(values)} values; write one "
-                     "value more than boundaries")
+                     "more value than boundaries")
   for place in (*boundaries, warmup):
     _check_place("piecewise", place)
 
   def compute(step: tf.Tensor) -> tf.Tensor:
     places = [_step_of(place) for place in boundaries]
     if any(a >= b for a, b in itertools.pairwise(places)):
-      raise UsageError(f"piecewise.boundaries = {list(boundaries)}: must rise")
+      raise UsageError(f"piecewise.boundaries = {list(boundaries)}: must increase")
     value = tf.constant(values[0], tf.float64)
     for place, number in zip(places, values[1:], strict=True):
       value = tf.where(step >= place, tf.constant(number, tf.float64), value)
@@ -228,7 +228,7 @@ def half_life(updates: Number) -> Schedule:
     UsageError: `updates` is negative.
   """
   if isinstance(updates, int | float) and updates < 0:
-    raise UsageError(f"half_life.updates = {updates}: must be a number of updates, 0 or above")
+    raise UsageError(f"half_life.updates = {updates}: must be a number of updates, at least 0")
   return _Computed(
       lambda step: tf.pow(tf.constant(0.5, tf.float64), 1 / value_at(updates, step)))
 
@@ -244,7 +244,7 @@ def _moving(name: str, initial: float, final: float, start: Place, end: Place, w
     # Up to the end of a run that is shorter than `start` it does not change. In a run of few steps
     # a share may be none.
     if first >= last if isinstance(end, int) else first > last and end < 1:
-      raise UsageError(f"{name}: start = {start} and end = {end} are the steps {first} and {last} "
+      raise UsageError(f"{name}: start = {start} and end = {end} are steps {first} and {last} "
                        "of this run: the schedule must not end before it begins")
     return first, last
 
@@ -266,8 +266,8 @@ def _check_place(name: str, place: Place) -> None:
   """Raises a UsageError unless a place is a number of steps, or a share of the run."""
   is_step = isinstance(place, int) and not isinstance(place, bool) and place >= 0
   if not (is_step or (isinstance(place, float) and 0 <= place <= 1)):
-    raise UsageError(f"{name}: {place!r} is no place in a run; write a whole number of steps, as "
-                     "500, or a share of the run from 0.0 to 1.0, as 0.25")
+    raise UsageError(f"{name}: {place!r} is not a point in a run; write a whole number of steps, "
+                     "such as 500, or a fraction of the run from 0.0 to 1.0, such as 0.25")
 
 
 def _step_of(place: Place) -> int:
@@ -275,8 +275,8 @@ def _step_of(place: Place) -> int:
   if isinstance(place, int):
     return place
   if context.run.steps is None:
-    raise UsageError(f"a schedule with the place {place} needs a run, of which this is a share; "
-                     "outside of train write a whole number of steps")
+    raise UsageError(f"a schedule with {place} needs a run, of which this is a fraction; outside "
+                     "of train, write a whole number of steps")
   return round(place * context.run.steps)
 
 

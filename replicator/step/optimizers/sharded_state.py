@@ -53,10 +53,11 @@ class ShardedState(State):
     if context.num_replicas() > 1:
       return self._communication.mean_scatter(local)
     if not context.current().is_step:
-      raise UsageError("wrap_optimizer.sharded = True: each replica updates its part; call it in a "
-                       "step, which train or Replicator.run runs on all")
+      raise UsageError("wrap_optimizer.sharded = True: each replica updates its own part; call it "
+                       "in a step, which train or Replicator.run runs on all replicas")
     if not self._is_whole:
-      raise UsageError("wrap_optimizer.sharded = True divides what an update needs over processes")
+      raise UsageError("wrap_optimizer.sharded = True: the state that an update needs is divided "
+                       "over processes")
     return list(map(joined, local))  # One replica of this process computes what all do.
 
   def whole(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:

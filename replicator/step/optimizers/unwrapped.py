@@ -38,9 +38,9 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
   def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
     if _refuses.get():
       raise UsageError(f"{type(self).__name__}.{method.__name__}: an optimizer that is not wrapped "
-                       "adds up the gradients of all replicas; write wrap_optimizer(optimizer, "
+                       "sums the gradients of all replicas; write wrap_optimizer(optimizer, "
                        "network.trainable_variables) in the constructor of the step, and call "
-                       "minimize or apply of what it returns")
+                       "minimize or apply on the result")
     return method(self, *args, **kwargs)
   return checked
 

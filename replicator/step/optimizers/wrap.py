@@ -16,7 +16,7 @@ import gin
 import keras
 import tensorflow as tf
 
-_CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after the mean over replicas"
+_CLIP_HERE = "set wrap_optimizer's clip_norm, which clips after averaging over replicas"
 _REMEDIES = {
     "clipnorm": _CLIP_HERE, "global_clipnorm": _CLIP_HERE, "clipvalue": _CLIP_HERE,
     "gradient_accumulation_steps": "it fails on several replicas; use replicator.microbatch",
@@ -105,29 +105,31 @@ def _made(optimizer: Any) -> keras.optimizers.Optimizer:
     except (TypeError, ValueError) as error:
       known = [name for name in dir(keras.optimizers) if name[0].isupper()]
       name = optimizer if isinstance(optimizer, str) else str(optimizer["class_name"])
-      raise UsageError(f"wrap_optimizer: Keras makes no optimizer of {optimizer!r}."
+      raise UsageError(f"wrap_optimizer: Keras cannot make an optimizer from {optimizer!r}."
                        f"{nearest(name, known)}") from error
   if isinstance(optimizer, keras.optimizers.Optimizer):
     return optimizer
   kind = type(optimizer).__name__
   if isinstance(optimizer, type):
-    problem = f"{optimizer.__name__} is a class; write brackets behind it, {optimizer.__name__}()"
+    problem = f"{optimizer.__name__} is a class; add parentheses: {optimizer.__name__}()"
   elif isinstance(optimizer, Optimizer):
-    problem = f"{optimizer.name} is wrapped already; use it as it is"
+    problem = f"{optimizer.name} is already wrapped; use it as is"
   elif isinstance(optimizer, list | tuple | dict):
     problem = (f"given a {kind}; an optimizer owns the variables of a network: call wrap_optimizer "
                "for each, or wrap_optimizers(make, generator=generator, ...) once")
   elif callable(optimizer):
-    problem = "given a function; call it, since each network needs an optimizer of its own"
+    problem = "given a function; call it, since each network needs its own optimizer"
   else:
-    problem = f"a {kind} is no Keras 3 optimizer; write one such as keras.optimizers.Adam(1e-3)"
+    problem = (f"a {kind} is not a Keras 3 optimizer; pass one such as "
+               "keras.optimizers.Adam(1e-3)")
   raise UsageError(f"wrap_optimizer: {problem}")
 
 
 def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
   """Raises a UsageError if an optimizer is built, or cannot be replicated as it is."""
   if optimizer.built:
-    raise UsageError(f"{optimizer.name}: has variables already; make an optimizer for each network")
+    raise UsageError(f"{optimizer.name}: already has variables; make a new optimizer for each "
+                     "network")
   if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
     raise UsageError(f"{optimizer.name}: loss scaling is part of wrap_optimizer, under "
                      "'mixed_float16'; wrap the inner optimizer")
@@ -135,7 +137,7 @@ def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
     raise UsageError(f"{optimizer.name}: {reason}")
   for option, remedy in _REMEDIES.items():
     if getattr(optimizer, option, None):
-      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not go with "
+      raise UsageError(f"{optimizer.name}: the Keras option '{option}' does not work with "
                        f"replication; {remedy}")
 
 
@@ -153,7 +155,7 @@ def _shards_of(optimizer: keras.optimizers.Optimizer) -> int:
       strategy.num_replicas_in_sync > 1 and not isinstance(strategy, _SHARDING)):
     raise UsageError("wrap_optimizer.sharded = True: works with 'mirrored' and "
                      "'multi_worker_mirrored', whose replicas have copies of the state to divide; "
-                     "write Replicator.strategy as one of those, or sharded = False")
+                     "set Replicator.strategy to one of those, or sharded = False")
   return strategy.num_replicas_in_sync
 
 
@@ -161,10 +163,10 @@ def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
   """The variables of the optimizer of this name, in a list; some, Keras' own, and each once."""
   where = f"wrap_optimizer({name})"
   if isinstance(variables, keras.layers.Layer):
-    raise UsageError(f"{where}: given the network '{variables.name}'; write its "
+    raise UsageError(f"{where}: given the network '{variables.name}'; pass its "
                      "trainable_variables")
   if isinstance(variables, keras.Variable | tf.Variable):
-    raise UsageError(f"{where}: given one variable; write a list, [variable]")
+    raise UsageError(f"{where}: given one variable; pass a list, [variable]")
   owned = list(variables)
   if not owned:
     raise UsageError(f"{where}: no variables; pass the trainable_variables of a network that is "
@@ -174,8 +176,8 @@ def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
       raise UsageError(f"{where}: {getattr(variable, 'name', variable)!r} is a "
                        f"{type(variable).__name__}; make it a keras.Variable")
     if getattr(variable, "overwrite_with_gradient", False):
-      raise UsageError(f"{where}: Keras overwrites '{variable.path}' by its gradient, the scale of "
-                       "a float8 layer, which is not a mean over replicas; leave out "
+      raise UsageError(f"{where}: Keras overwrites '{variable.path}', the scale of a float8 layer, "
+                       "with its gradient, which is not a mean over replicas; remove "
                        "quantize('float8'), and set train.precision = 'mixed_bfloat16'")
     if sum(v is variable for v in owned) > 1:
       raise UsageError(f"{where}: the variable '{variable.path}' is given twice; list it once")
@@ -222,8 +224,9 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer] | str,
 def _called(make: Any) -> Any:
   """A new optimizer; raises a UsageError for one that is made already."""
   if isinstance(make, keras.optimizers.Optimizer):
-    raise UsageError(f"wrap_optimizers: {make.name} is one optimizer, and each network needs its "
-                     "own; write what makes one, such as lambda: keras.optimizers.Adam(1e-3)")
+    raise UsageError(f"wrap_optimizers: {make.name} is one optimizer, but each network needs its "
+                     "own; pass a function that makes one, such as lambda: "
+                     "keras.optimizers.Adam(1e-3)")
   return make() if callable(make) else make
 
 
@@ -236,7 +239,7 @@ def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str
       not layer.built and type(layer).build is not keras.layers.Layer.build
       for layer in layers_in(network)):
     raise UsageError(f"wrap_optimizers: {path}, the network '{network.name}', has no variables "
-                     "yet, which would not train; begin it with keras.Input(shape), or call its "
+                     "yet, so it would not train; begin it with keras.Input(shape), or call its "
                      "build")
   return list(getattr(network, "trainable_variables", [network]))
 
@@ -249,6 +252,6 @@ def check_owners(step: Callable) -> None:
       owner = owners.setdefault(id(variable), path)
       if owner != path:
         raise UsageError(f"the variable '{variable.path}' belongs to two optimizers of the step, "
-                         f"'{owner}' and '{path}'; give it to one of their wrap_optimizer calls, "
-                         "which minimizes the sum of its losses, or applies the gradients of each "
-                         "with None for the variables of the others")
+                         f"'{owner}' and '{path}'; pass it to only one of them, and minimize the "
+                         "sum of its losses there, or apply the gradients of each loss, with None "
+                         "for the other variables")

@@ -28,15 +28,15 @@ def failure(message: str, cluster: Cluster) -> tuple[str, str] | None:
   `message` is TensorFlow's error.
   """
   if _SHUT_OUT in message:
-    return ("another process has ended, or two have the same number, as their logs say; start each "
-            "process of the run once, and all again", "")
+    return ("another process has ended, or two have the same number (see their logs); restart all "
+            "processes of the run, each only once", "")
   who = lost_process(message, cluster)
   if who is None:
     return None
   if TWICE in message:
-    return (f"{who} was started twice; start each process of the run once, and all again, to "
-            "resume from the last checkpoint", f"{NEWS}{who} {TWICE}")
-  return (f"{who} does not answer; start all processes again to resume from the last checkpoint",
+    return (f"{who} was started twice; restart all processes of the run, each only once, to resume "
+            "from the last checkpoint", f"{NEWS}{who} {TWICE}")
+  return (f"{who} is not responding; restart all processes to resume from the last checkpoint",
           f"{NEWS}{who}")
 
 
@@ -97,13 +97,13 @@ def await_others(config: Mapping[str, Any], seconds: float) -> None:
 def late(who: str, seconds: float) -> RunFailed:
   """Returns the error for processes that did not start in time."""
   return RunFailed(f"{who} did not start within {seconds:g} seconds; start all processes of the "
-                   "run together, or set Replicator.join_timeout to more seconds")
+                   "run together, or increase Replicator.join_timeout")
 
 
 def port_taken(name: str) -> str:
   """Returns the error message for a process, such as `worker 0 (n1:2222)`, that cannot listen."""
-  return (f"TF_CONFIG: {name} cannot listen: the port is taken, perhaps by a run that has not "
-          "ended; end that, or give this one other ports")
+  return (f"TF_CONFIG: {name} cannot listen: the port is in use, perhaps by a run that has not "
+          "ended; end that run, or give this one different ports")
 
 
 def listens(address: str) -> bool:

@@ -33,7 +33,7 @@ class Processes(NamedTuple):
 
   addresses: list[str]  # "host:port" of each process, by rank.
   rank: int
-  source: str  # Where they were found, such as "Slurm's step 7.0".
+  source: str  # Where they were found, such as "Slurm step 7.0".
 
   def tf_config(self, servers: int | None) -> dict[str, Any]:
     """Returns TF_CONFIG for this process.
@@ -78,12 +78,12 @@ def of_slurm(environment: Mapping[str, str]) -> Processes | None:
   if own not in places:
     raise UsageError(
         f"SLURM_NODEID={own[0]}, SLURM_LOCALID={own[1]}: SLURM_STEP_TASKS_PER_NODE="
-        f"{environment['SLURM_STEP_TASKS_PER_NODE']} has no such place; start the processes with "
+        f"{environment['SLURM_STEP_TASKS_PER_NODE']} has no such task; start the processes with "
         "srun")
   first = job * _PORTS_PER_JOB + step * len(places)
   # Slurm's own ranks may alternate between hosts, as with srun --distribution=cyclic.
   return Processes([f"{nodes[node]}:{_FIRST_PORT + (first + i) % _PORTS}" for i, (node, _) in
-                    enumerate(places)], places.index(own), f"Slurm's step {job}.{step}")
+                    enumerate(places)], places.index(own), f"Slurm step {job}.{step}")
 
 
 def hosts(text: str) -> list[str]:
@@ -94,8 +94,8 @@ def hosts(text: str) -> list[str]:
   """
   host = r"(?:[\w.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])+"
   if not re.fullmatch(rf"{host}(?:,{host})*", text):
-    raise UsageError(f"SLURM_STEP_NODELIST={text!r} is no list of hosts such as n[1-2,4]; start "
-                     "the processes with srun")
+    raise UsageError(f"SLURM_STEP_NODELIST={text!r} is not a list of hosts such as n[1-2,4]; "
+                     "start the processes with srun")
   return ["".join(parts) for name in re.findall(host, text)
           for parts in itertools.product(*map(_choices, re.findall(r"\[.*?\]|[^\[\]]+", name)))]
 
@@ -118,7 +118,7 @@ def _tasks_per_node(text: str) -> list[int]:
 def _number(environment: Mapping[str, str], name: str) -> int:
   text = environment.get(name, "")
   if not text.isdecimal():
-    raise UsageError(f"{name}={text!r}: is no number, but this process is in a step of Slurm; "
+    raise UsageError(f"{name}={text!r}: is not a number, but this process is in a Slurm step; "
                      "start it with srun")
   return int(text)
 
@@ -139,13 +139,13 @@ def of_kubernetes(environment: Mapping[str, str]) -> Processes | None:
 
 def _pods(environment: Mapping[str, str], index: str, hosts: str, names: list[str]) -> Processes:
   if not all(re.fullmatch(r"[\w.-]+(:\d{1,5})?", name) for name in names):
-    raise UsageError(f"{hosts}={environment[hosts]!r}: must be names of hosts, such as "
+    raise UsageError(f"{hosts}={environment[hosts]!r}: must be host names, such as "
                      "'train-0.train,train-1.train'")
   rank = environment.get(index, "")
   if not rank.isdecimal() or int(rank) >= len(names):
     raise UsageError(
         f"{index}={rank!r}: must be the number of this process among the {len(names)} of {hosts}, "
-        "counted from 0; in a Job of Kubernetes, write completionMode: Indexed")
+        "counted from 0; in a Kubernetes Job, set completionMode: Indexed")
   addresses = [name if ":" in name else f"{name}:{_PORT_OF_PODS}" for name in names]
   return Processes(addresses, int(rank), f"{hosts} and {index}")
 
@@ -155,8 +155,8 @@ def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str
   name, number = environment[first].partition(":")[0], environment[size]
   host, dot, domain = name.partition(".")
   if not number.isdecimal() or not host.endswith("-0"):
-    raise UsageError(f"{size}={number!r}, {first}={environment[first]!r}: must be a number of "
-                     f"hosts, and the first of them, whose name ends in -0; or set {HOSTS}")
+    raise UsageError(f"{size}={number!r}, {first}={environment[first]!r}: must be the number of "
+                     f"hosts, and the first host, whose name ends in -0; or set {HOSTS}")
   return [f"{host[:-1]}{i}{dot}{domain}" for i in range(int(number))]
 
 

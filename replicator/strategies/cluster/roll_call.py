@@ -87,8 +87,8 @@ def _report(report: Mapping[str, Any], names: list[str], address: str, seconds: 
   if fault:
     raise UsageError(fault)
   if is_first and missing == names[:1]:
-    raise RunFailed(f"{names[0]} does not reach itself at this address ({reason or 'no answer'}); "
-                    "write one that all machines reach")
+    raise RunFailed(f"{names[0]} cannot reach itself at this address ({reason or 'no answer'}); "
+                    "choose one that all machines can reach")
   raise lost.late(", ".join(missing), seconds)
 
 
@@ -113,7 +113,7 @@ def _answers(report: Mapping[str, Any], address: str) -> Iterator[dict]:
         try:
           yield json.loads(line)
         except ValueError as error:
-          raise OSError(f"another program listens at {address}") from error
+          raise OSError(f"another program is listening at {address}") from error
 
 
 # ---- In the first process -----------------------------------------------------------------------
@@ -192,9 +192,9 @@ class _Server(socketserver.ThreadingTCPServer):
     other = self._own if is_own else self._present.get(report["number"])
     if other and other["id"] != report["id"]:
       return (f"{name} was started twice, as {other['process']} and as {report['process']}; start "
-              "each process of the run once, with a number of its own")
+              "each process of the run only once, with its own number")
     if report["cluster"] != self._own["cluster"]:
-      return (f"{name} trains with {', '.join(lost.names(report['cluster']))}, and "
+      return (f"{name} trains with {', '.join(lost.names(report['cluster']))}, but "
               f"{self._names[0]} with {', '.join(self._names)}; give all processes the same list")
     return report.get("fault", "")
 

@@ -79,11 +79,11 @@ def check_used(strategy: str, environment: Mapping[str, str], manager: str = "au
   if count < 2:
     source, count = _started_together(environment, manager)
   if count > 1:
-    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, and {source} has "
-                     f"{count}, each of which would train by itself; write 'multi_worker_mirrored' "
+    raise UsageError(f"Replicator.strategy = '{strategy}': trains in one process, but {source} has "
+                     f"{count}, each of which would train separately; use 'multi_worker_mirrored' "
                      "or 'parameter_server', or start one process" + (
                          " without TF_CONFIG" if source == "TF_CONFIG" else
-                         "; for runs of their own, write Replicator.cluster = 'tf_config'"))
+                         "; for separate runs, set Replicator.cluster = 'tf_config'"))
 
 
 def _workers(environment: Mapping[str, str]) -> int:
@@ -142,23 +142,23 @@ def make(strategy: str, manager: str = "auto", servers: int = 1) -> tuple[dict[s
   source = "TF_CONFIG"
   of_manager, count = _started_together(os.environ, manager)
   if manager == "auto" and _workers(os.environ) == 1 and count > 1:
-    raise UsageError(f"TF_CONFIG has 1 process, and {of_manager} has {count}, each of which would "
-                     "train by itself; unset TF_CONFIG, or for runs of their own write "
+    raise UsageError(f"TF_CONFIG has 1 process, but {of_manager} has {count}, each of which would "
+                     "train separately; unset TF_CONFIG, or for separate runs set "
                      "Replicator.cluster = 'tf_config'")
   if processes := found(os.environ, manager):
     source = processes.source
     count = len(processes.addresses)
     if strategy == "parameter_server" and not 1 <= servers <= count - 2:
-      raise UsageError(f"Replicator.servers = {servers}: {source} has {count} processes, which "
+      raise UsageError(f"Replicator.servers = {servers}: {source} has {count} processes; there "
                        "must be a chief, at least one parameter server, and at least one worker")
     config = processes.tf_config(servers if strategy == "parameter_server" else None)
     os.environ["TF_CONFIG"] = json.dumps(config)
   elif starter := next((each for each, variable in STARTERS.items() if variable in os.environ
                         and manager in ("auto", each)), None):
-    source = f"TF_CONFIG, in a process of {starter.capitalize()}"
+    source = f"TF_CONFIG, in a {starter.capitalize()} process"
   elif manager in (*READERS, *STARTERS):
-    raise UsageError(f"Replicator.cluster = '{manager}': its variables are not in the environment; "
-                     f"write 'auto', or start the processes with {manager}")
+    raise UsageError(f"Replicator.cluster = '{manager}': its environment variables are not set; "
+                     f"use 'auto', or start the processes with {manager}")
   config = read(strategy)
   _reach_directly(config)
   return config, source
@@ -185,8 +185,8 @@ def read(strategy: str) -> dict[str, Any]:
       "--ps=1 " if strategy == "parameter_server" else "") + "-- COMMAND"
   text = os.environ.get("TF_CONFIG")
   if not text:
-    raise UsageError(f"Replicator.strategy = '{strategy}': the environment has no TF_CONFIG; "
-                     f"start all processes with: {launch}; or with srun in a job of Slurm")
+    raise UsageError(f"Replicator.strategy = '{strategy}': TF_CONFIG is not set; start all "
+                     f"processes with: {launch}; or with srun in a Slurm job")
   try:
     config = json.loads(text)
     cluster, task = config["cluster"], config["task"]
@@ -207,9 +207,9 @@ def read(strategy: str) -> dict[str, Any]:
                      f"has: {', '.join(cluster) or 'nothing'}")
   trains = [job for job in _TRAINING_JOBS[strategy] if job in cluster]
   if kind not in trains:  # TensorFlow allows an evaluator outside the training cluster.
-    raise UsageError(f"TF_CONFIG: the task type '{kind}' takes no part in '{strategy}' training; "
-                     f"start only processes of the cluster's types {', '.join(trains)} (the "
-                     "training evaluates by itself)")
+    raise UsageError(f"TF_CONFIG: the task type '{kind}' is not part of '{strategy}' training; "
+                     f"start only processes of the cluster's types {', '.join(trains)} (the run "
+                     "does its own evaluations)")
   if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
     raise UsageError(f"TF_CONFIG: task index {index!r} is out of range; the cluster has "
                      f"{len(cluster[kind])} of type '{kind}', counted from 0")
@@ -218,7 +218,7 @@ def read(strategy: str) -> dict[str, Any]:
   counts = Counter(address for addresses in cluster.values() for address in addresses)
   if twice := [address for address, count in counts.items() if count > 1]:
     raise UsageError(f"TF_CONFIG: {twice[0]} is the address of {counts[twice[0]]} processes; give "
-                     "each process one of its own")
+                     "each process its own")
   return config
 
 

@@ -65,7 +65,7 @@ class any_batch_size:
     """
     found: list[str] = []
     with python_state.noted_in(found, self._owner and self._owner(), self._name, "at every call",
-                               "pass it numbers"):
+                               "pass it the numbers"):
       concrete = self._compiled.get_concrete_function(*batch)
     for line in found:
       print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ _OF_KERAS = re.compile(r"/keras/src/(random|backend/\w+/random)")
 
 _REMEDY = "draw with replicator.random, or use replicator.Dropout"
 _STATEFUL = f"they start over when the run resumes, and depend on the number of replicas; {_REMEDY}"
-_GLOBAL = ("they start over when the run resumes; draw with replicator.random, or give as seed a "
+_GLOBAL = ("they start over when the run resumes; draw with replicator.random, or pass as seed a "
            "keras.random.SeedGenerator that is an attribute of the step")
 _ALIKE = f"they are the same on every replica; {_REMEDY}"
 
@@ -52,11 +52,11 @@ def warnings(graph: Any, num_replicas: int) -> list[str]:
   by_kind: dict[str, list[str]] = {}
   keras_global = global_seed_state()
   if keras_global is not None and (place := graphs.first_use(graph, keras_global.value)):
-    by_kind[_GLOBAL] = [f"random numbers of keras.random{place}"]
+    by_kind[_GLOBAL] = [f"random numbers from keras.random{place}"]
   for operation, frames in foreign(graph):
     place = graphs.place(frames)
     if is_stateful(operation):
-      by_kind.setdefault(_STATEFUL, []).append(f"random numbers of TensorFlow{place}")
+      by_kind.setdefault(_STATEFUL, []).append(f"random numbers from TensorFlow{place}")
     elif num_replicas > 1 and is_of_keras(frames):
-      by_kind.setdefault(_ALIKE, []).append(f"random numbers of Keras{place}")
+      by_kind.setdefault(_ALIKE, []).append(f"random numbers from Keras{place}")
   return [f"{listed(list(dict.fromkeys(found)))}: {what}" for what, found in by_kind.items()]

@@ -134,11 +134,11 @@ def _uses_of(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operat
 
 def warnings(graph: Any, jit_compile: bool) -> list[str]:
   """Returns warnings about the graph of a step."""
-  lines = [f"{call}: what its Python code keeps is in no checkpoint; compute with TensorFlow, and "
-           "keep it in a tf.Variable that is an attribute of the step"
+  lines = [f"{call}: checkpoints do not contain the state of its Python code; compute with "
+           "TensorFlow, and keep state in a tf.Variable that is an attribute of the step"
            for call in python_calls(graph)]
   if not jit_compile:
-    lines += [f"{name}: on CPUs its gradient may be wrong or end the process, a fault of oneDNN's "
+    lines += [f"{name}: on CPUs its gradient may be wrong or crash the process, a oneDNN bug "
               "with a stride and fewer than 16 input channels; pass it every second pixel, "
               "x[:, ::2, ::2] for strides=2, and use strides=1"
               for name in unsafe_convolutions(graph)]

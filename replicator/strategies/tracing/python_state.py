@@ -41,7 +41,7 @@ def draws_noted_in(found: list[str], step: Any, traced: str = "the step",
   drawn = changed(before, states())
   if global_seed_state() is not of_keras:  # Keras has drawn its seed.
     drawn.remove("Python's random")
-  lines = [f"{name} was called while {traced} was traced: its numbers are constants; {remedy}"
+  lines = [f"{name} was called while {traced} was traced, so its numbers are constants; {remedy}"
            for name in drawn]
   found += [line for line in lines if line not in found]
 
@@ -54,7 +54,8 @@ def sums_noted_in(found: list[str], step: Any, traced: str = "the step",
   yield
   after = {path: value for path, value in numbers_of(step).items() if path in before}
   lines = [f"the attribute '{path}' changed from {before[path]} to {after[path]} while {traced} "
-           f"was traced, which is done once, not {every}; if it counts, keep it in a tf.Variable"
+           f"was traced, which happens once, not {every}; if it is a counter, keep it in a "
+           "tf.Variable"
            for path in changed(before, after)]
   found += [line for line in lines if line not in found]
 
@@ -86,6 +87,6 @@ def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
   """
   own = children_of(step) or {}
   now = {path: own[path] for path in traced if path in own}
-  return [f"the attribute '{path}' was {traced[path]} when the step was compiled, which keeps it, "
-          f"and is {now[path]} now, which is in no checkpoint; keep it in a tf.Variable"
+  return [f"the attribute '{path}' was {traced[path]} when the step was compiled, which still uses "
+          f"that, and is {now[path]} now, which no checkpoint contains; keep it in a tf.Variable"
           for path in changed(traced, now)]

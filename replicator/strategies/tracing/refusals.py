@@ -15,10 +15,10 @@ from replicator.strategies.tracing.graphs import operations, place
 import tensorflow as tf
 
 # State that is not in variables, by the operations that change it.
-_KEEP = "keep what it holds in a replicated.variable that is an attribute of the step"
+_KEEP = "keep its contents in a replicated.variable that is an attribute of the step"
 _HIDDEN = {"LookupTable(Insert|Remove|Import)": ("a lookup table", _KEEP),
            "Queue(Enqueue|Dequeue)": ("a queue", _KEEP),
-           "IteratorGetNext": ("the iterator of a data set", "give train the data set as inputs")}
+           "IteratorGetNext": ("the iterator of a data set", "pass train the data set as inputs")}
 
 
 def refuse_summaries(graph: Any, strategy: str) -> None:
@@ -40,7 +40,7 @@ def refuse_global_batch_sizes(graph: Any) -> None:
       if size not in (None, rows):
         raise UsageError(f"tf.nn.compute_average_loss{place(operation.traceback)}: divides the sum "
                          f"over the {rows} examples of a replica by {size:.0f}; leave out "
-                         "global_batch_size, or write tf.reduce_mean: a loss is the mean over the "
+                         "global_batch_size, or use tf.reduce_mean: a loss is the mean over the "
                          "batch that the step gets")
 
 
@@ -49,8 +49,8 @@ def refuse_hidden_state(graph: Any) -> None:
   for operation in operations(graph):
     for pattern, (what, remedy) in _HIDDEN.items():
       if re.match(pattern, operation.type):
-        raise UsageError(f"the step changes {what}{place(operation.traceback)}, which is in no "
-                         f"checkpoint: a restart would lose it; {remedy}")
+        raise UsageError(f"the step changes {what}{place(operation.traceback)}, which checkpoints "
+                         f"do not contain: a restart would lose it; {remedy}")
 
 
 def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -66,7 +66,7 @@ def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractCon
   def check(compiled: Any) -> None:
     if may_be_recorded() and any(id(each) in others for each in compiled.captured_inputs):
       raise UsageError(f"'{compiled.graph.name}' was compiled by get_concrete_function, with the "
-                       "weights of one replica, so that others would have no gradient; call the "
+                       "weights of one replica, so the others would get no gradient; call the "
                        "tf.function itself, or use replicator.any_batch_size")
 
   return calls_of_functions(False, check)

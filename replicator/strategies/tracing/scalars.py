@@ -17,23 +17,23 @@ def checked(outputs: Any) -> dict[str, tf.Tensor]:
                      f"{{'loss': loss}}, not {type(outputs).__name__}")
   for name, value in outputs.items():
     if not isinstance(name, str) or name.startswith(("eval/", "system/")):
-      raise UsageError(f"the step returned a scalar with the name {name!r}; write a string, which "
-                       "does not begin with 'eval/' or 'system/', as those of evaluations and of "
-                       "the machine do")
+      raise UsageError(f"the step returned a scalar with the name {name!r}; choose a string that "
+                       "does not begin with 'eval/' or 'system/', which are for evaluations and "
+                       "for the machine")
     if name in _COLUMNS:
-      raise UsageError(f"the step returned '{name}', which is a column of the log already; call it "
-                       "something else")
+      raise UsageError(f"the step returned '{name}', which is already a column of the log; choose "
+                       "another name")
     try:
       value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-      raise UsageError(f"the step returned '{name}', a {type(value).__name__}; return a scalar of "
-                       "numbers") from error
+      raise UsageError(f"the step returned '{name}', a {type(value).__name__}; return a numeric "
+                       "scalar") from error
     if value.shape.rank != 0:
       raise UsageError(f"the step returned '{name}' of shape {value.shape}; return a scalar, "
                        "such as its tf.reduce_mean over the replica's examples")
     if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
-      raise UsageError(f"the step returned '{name}', which is {value.dtype.name}; return a scalar "
-                       "of numbers")
+      raise UsageError(f"the step returned '{name}', which is {value.dtype.name}; return a numeric "
+                       "scalar")
   return outputs
 
 

@@ -13,7 +13,7 @@ def warnings(compiled: Iterable[tuple]) -> list[str]:
     return []
   varied = next(shape for (_, shape, _), (_, first, _) in zip(found[-1], found[0], strict=True)
                 if shape != first)
-  return [f"the step was compiled for {MANY} shapes of batches, the newest with a tensor {varied}, "
-          "and is compiled for each further one, which takes time and memory; pad batches to a few "
+  return [f"the step was compiled for {MANY} batch shapes, the latest with a tensor {varied}, and "
+          "is compiled again for each new one, which takes time and memory; pad batches to a few "
           "lengths, for instance with tf.data's bucket_by_sequence_length and "
           "pad_to_bucket_boundary=True"]

@@ -32,8 +32,8 @@ def left_out(step: Callable, calls: Calls, optimizers: Mapping[str, Any]) -> lis
     if frames and all(calls[id(layer)] for layer in called) and not (
         updated.isdisjoint(map(id, network.trainable_variables)) or _says_false(frames)):
       kinds = listed(list(dict.fromkeys(type(layer).__name__ for layer in called)))
-      lines.append(f"the network '{path}' is trained, and never called with training=True"
-                   f"{graphs.place(_up_to_keras(frames))}, so that its {kinds} layers act as in "
+      lines.append(f"the network '{path}' is trained, but never called with training=True"
+                   f"{graphs.place(_up_to_keras(frames))}, so its {kinds} layers behave as in "
                    "inference; write training=True, or training=False there if you mean it")
   return lines
 

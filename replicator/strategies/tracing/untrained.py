@@ -35,13 +35,13 @@ def warnings(graph: Any, step: Callable, optimizers: Mapping[str, Optimizer],
              f"{len(optimizer.variables_updated)} variables that it owns do not train; call its "
              "minimize or apply, or leave it out")
     elif without:
-      yield (f"the optimizer '{path}' has variables without any gradient, which do not train: "
-             f"{_named(without)}; compute all of the loss inside minimize or the tape, without "
+      yield (f"the optimizer '{path}' has variables that get no gradient and do not train: "
+             f"{_named(without)}; compute the whole loss inside minimize or the tape, without "
              "tf.round, tf.argmax or tf.stop_gradient, or set trainable = False")
   if untrained := [v for v in late if id(v) in missed]:
     yield ("variables that became trainable after wrap_optimizer belong to no optimizer, and do "
-           f"not train: {_named(untrained)}; build all layers, LoRA included, before "
-           "wrap_optimizer, pass it all that will train, and freeze layers afterwards")
+           f"not train: {_named(untrained)}; build all layers, including LoRA, before "
+           "wrap_optimizer, pass it all variables to train, and freeze layers afterwards")
 
 
 def _late(step: Callable, optimizers: Sequence[Optimizer], unfrozen: Collection[int]

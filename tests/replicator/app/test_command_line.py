@@ -107,7 +107,7 @@ def test_each_ending_has_its_status(run):
   assert run(["--workdir=w"], fails_with(KeyboardInterrupt())) == (130, "", "error: interrupted\n")
   status, out, err = run(["--workdir=w"], fails_with(Preempted(7)))
   assert (status, err) == (42, "")
-  assert out.startswith("stopped at step 7, which is saved; to resume: python ")
+  assert out.startswith("stopped at step 7, checkpoint saved; to resume: python ")
   assert out.endswith(" --workdir=w\n")
   status, _, err = run(["--workdir=w", "--debug"], fails_with(ArithmeticError("of the user")))
   assert (status, err[:9]) == (1, "Traceback")
@@ -160,7 +160,7 @@ def test_a_stopped_run_prints_the_command_that_resumes_it(unbroken, tmp_path):
                    cwd=tmp_path, status=42)
   assert stopped.stderr == ""
   last = stopped.stdout.splitlines()[-1]
-  said = re.fullmatch("stopped at step 6, which is saved; to resume: python (.*)", last)
+  said = re.fullmatch("stopped at step 6, checkpoint saved; to resume: python (.*)", last)
   assert said
   resumed = forked(*shlex.split(said[1]), cwd=tmp_path)
   assert resumed.stderr == ""

@@ -107,14 +107,14 @@ MISTAKES = [
     ("TwoNetworks.optimizer = @Adam", 3, "is called 'Adam'. Did you mean 'adam'?"),
     ("planted.anything = [\n    @adam,\n    @keras.optimizers.Adm,\n]", 5, "Did you mean 'adam'?"),
     ("planted.rate = 1.0\nplanted.count = 2\nplanted.rate = 2.0", 5,
-     "planted.rate is set here and in line 3; keep one"),
+     "planted.rate is set here and on line 3; keep one"),
     ("planted.rate = %RAET\nRATE = 1.0\nplanted.anything = %RATE", 3,
      "the macro %RAET has no value. Did you mean 'RATE'? Write RAET = ..."),
     ("A = %B\nB = %A\nplanted.rate = %A", 3, "A = %B: the macro refers to itself"),
     ("planted.rate = %RATE\nRATE = 1.0\nRATES = 2.0", 5, "never used. Did you mean 'RATE'?"),
-    ("QQQQ = 1", 3, "is never used. Write %QQQQ where it is the value"),
+    ("QQQQ = 1", 3, "is never used. Write %QQQQ where you need its value"),
     ("train_steps = 1", 3, "never used. Did you mean 'train.steps'?"),
-    ("takes_nothing.x = 1", 3, "has no parameter 'x'. It has none"),
+    ("takes_nothing.x = 1", 3, "has no parameter 'x'. It has no parameters"),
     ("partly_open.hidden = 1", 3, "'partly_open' gets its 'hidden' from the program"),
     ("partly_open.shwon = 1", 3, "no parameter 'shwon'. Did you mean 'shown'? It has: shown"),
     ("planted.count = %test_config.HALF", 3, "= %test_config.HALF: must be int, not float"),
@@ -129,10 +129,10 @@ MISTAKES = [
     ("COUNT = 2.5\nplanted.count = %COUNT", 4, "planted.count = %COUNT: must be int, not float"),
     ("TwoNetworks.optimizer = 'adam'", 3,
      "must be a function (@name) that returns Optimizer, not str. Write @adam"),
-    ("TwoNetworks.optimizer = @adam()", 3, "not what it returns. Write @adam"),
+    ("TwoNetworks.optimizer = @adam()", 3, "not the value it returns. Write @adam"),
     ("adam.learning_rate = @linear", 3, "not the function itself. Write @linear()"),
     ("planted.rate = %gin.REQUIRED", 3, "planted.rate must have a value; write planted.rate ="),
-    ("include 'nowhere.gin'", 3, "includes 'nowhere.gin', and there is no such"),
+    ("include 'nowhere.gin'", 3, "includes 'nowhere.gin', which exists neither"),
     ("include 'wrong.gin'", 3, "includes itself"),
     ("import nowhere_to_be_found", 3, "No module named 'nowhere_to_be_found'"),
     ("train.steps = = 1", 3, "not valid gin: train.steps = = 1"),
@@ -141,13 +141,13 @@ MISTAKES = [
     ("train.precision = 'float64", 3, "not valid gin: train.precision = 'fl"),
     ("planted.sizes = [1,\n 2", 3, "not valid gin: planted.sizes = [1, (a bracket or a string"),
     ("planted.sizes = [1,\n 2\nplanted.rate = 2.0", 5,
-     "not valid gin: planted.rate = 2.0 (in the value that begins in line "),
+     "not valid gin: planted.rate = 2.0 (in the value that begins on line "),
 ]
 
 
 def test_a_bracket_without_end_names_the_line_where_its_value_begins():
   write("a.gin", "\nplanted.sizes = [1,\n 2\nplanted.rate = 2.0\n")
-  assert error(["a.gin"]).endswith(" (in the value that begins in line 2)")
+  assert error(["a.gin"]).endswith(" (in the value that begins on line 2)")
 
 
 def test_a_mistake_is_reported_with_file_and_line():

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.mark.parametrize("binding, calls, reason", [
-    ("planted.rate = 1.0", {"": "count"}, "the program gives planted a rate of its own"),
+    ("planted.rate = 1.0", {"": "count"}, "the program gives planted its own rate"),
     ("planted.rate = 1.0", {}, "planted is not called by the end of the first step"),
     ("microbatch.n = 2", {}, "compute the gradients of the step in minimize or in "),
     ("a/planted.rate = 1.0", {"": "rate"}, "not called in the scope 'a'. It is called outside of"),

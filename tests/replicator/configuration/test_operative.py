@@ -170,7 +170,7 @@ def test_what_a_run_did_not_use_of_an_earlier_config_is_a_note(capsys):
   train("1", [], "train.steps = 2", *SETTING)
   capsys.readouterr()
   train("2", ["1/config.gin"], evaluates=False)
-  assert "note: nothing used 2 values of 1/config.gin, such as judge.limit" in (
+  assert "note: 2 values of 1/config.gin were not used, such as judge.limit" in (
       capsys.readouterr().out.splitlines())
 
 

@@ -200,13 +200,13 @@ def test_in_plain_code_a_pool_is_as_it_is():
 
 
 @pytest.mark.parametrize("call, said", [
-    (lambda pool: ExamplePool(0, [2]), "size = 0: write how many examples it holds"),
+    (lambda pool: ExamplePool(0, [2]), "size = 0: must be the number of examples it holds"),
     (lambda pool: pool.append(tf.zeros([4, 3], tf.float64)),
      r"examples of shape \(4, 3\) do not fit a pool of \[2\]; pass \[n, 2\]"),
     (lambda pool: pool.exchange(tf.zeros([4, 2], tf.int32)),
-     r"examples of int32 do not fit a pool of float64; cast them, or write .* dtype='int32'"),
+     r"int32 examples do not fit a float64 pool; cast them, or write .* dtype='int32'"),
     (lambda pool: tf.cond(replica_id() == 0, lambda: pool.append(tf.zeros([4, 2])), lambda: None),
-     "called inside a tf.while_loop, tf.cond or tf.function of the step; call it in the step"),
+     "called inside a tf.while_loop, tf.cond or tf.function of the step; call it directly"),
     (lambda pool: microbatch(lambda x: pool.append(tf.boolean_mask(x, x[:, 0] > 0)),
                              tf.zeros([4, 2]), n=2),
      "the number of examples of a micro-batch must be known before the step runs")])

@@ -225,8 +225,8 @@ def test_a_device_that_a_replica_does_not_have():
     def place(index=index):
       with logical_device(index):
         pass
-    message = (f"logical_device({index!r}): must be a whole number of at least 0 and below "
-               "Replicator.devices_per_replica = 2; raise that, or write a smaller one")
+    message = (f"logical_device({index!r}): must be a whole number, at least 0 and below "
+               "Replicator.devices_per_replica = 2; raise that setting, or choose a smaller number")
     assert refusal(place) == message
     assert refusal(replicas.run, place).endswith(
         f"test_logical_devices.py:{line_of(place)}: {message}")
@@ -239,13 +239,13 @@ def test_a_device_that_a_replica_does_not_have():
 def test_replicas_that_cannot_be_split():
   for strategy in ("default", "central_storage", "multi_worker_mirrored", "parameter_server",
                    "tpu"):
-    assert f"'mirrored' and 'one_device', not with '{strategy}'; write one of those, or 1" in (
+    assert f"'mirrored' and 'one_device', not with '{strategy}'; use one of those, or 1" in (
         refusal(Replicator, strategy, logical_cpus=4, devices_per_replica=2))
   for count in (0, -1, 1.5, "2"):
     assert refusal(Replicator, "mirrored", logical_cpus=4, devices_per_replica=count) == (
         f"Replicator.devices_per_replica = {count!r}: must be a whole number of at least 1")
   for strategy, logical_cpus, found in (("mirrored", 3, 3), ("one_device", None, 1)):
-    assert f"{found} devices do not divide into replicas of 2; set Replicator.logical_cpus" in (
+    assert f"{found} devices cannot be divided into replicas of 2; set Replicator.logical_cpus" in (
         refusal(Replicator, strategy, logical_cpus=logical_cpus, devices_per_replica=2))
-  assert "XLA compiles for one device, not for devices_per_replica = 2; drop one" in refusal(
+  assert "XLA compiles for one device, not for devices_per_replica = 2; change one" in refusal(
       Replicator, "one_device", logical_cpus=2, devices_per_replica=2, jit_compile=True)

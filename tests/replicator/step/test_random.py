@@ -310,16 +310,16 @@ def test_a_draw_in_a_branch_or_loop_of_the_step_or_a_compiled_function_is_refuse
 
 
 @pytest.mark.parametrize("draw_it, message", [
-    (lambda: random.normal("z", []), "'z': draws for the examples of a batch; write a shape"),
+    (lambda: random.normal("z", []), "'z': draws for the examples of a batch; pass a shape"),
     (lambda: random.normal("z", tf.TensorShape([None, 3])), r"'z': .*unknown shape \[None, 3\]"),
-    (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': does not draw int8; write 'int32'"),
-    (lambda: random.normal("z", [2], dtype="int32"), "'z': does not draw int32 here"),
+    (lambda: random.uniform("u", [2], 0, 9, "int8"), "'u': cannot draw int8; pass 'int32'"),
+    (lambda: random.normal("z", [2], dtype="int32"), "'z': cannot draw int32 here"),
     (lambda: random.bernoulli("b", [2], [[0.5], [0.5]]), r"'b': p of shape \(2, 1\) does not "),
     (lambda: random.bernoulli("b", [2], 1.5), "'b': p = 1.5 is not a probability"),
     (lambda: random.bernoulli("b", [2], NAN), "'b': p = nan is not a probability"),
-    (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); write \[n, k\]"),
+    (lambda: random.categorical("c", [0.0, 1.0]), r"'c': logits of shape \(2,\); pass \[n, k\]"),
     (lambda: random.categorical("c", tf.zeros([3, 0])), r"'c': logits of shape \(3, 0\)"),
-    (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; write \[n, k\]"),
+    (lambda: random.permutation("p", [3]), r"'p': a permutation of shape \[3\]; pass \[n, k\]"),
 ])
 def test_bad_input_is_refused_in_one_line(draw_it, message):
   assert re.search(message, refusal(draw_it))

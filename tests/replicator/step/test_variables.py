@@ -152,7 +152,7 @@ def test_a_variable_with_two_owners_is_refused_with_both_paths(tmp_path):
   generator, encoder = network(1), network(1)
   step = Holder(d_optimizer=optimizer_of(encoder), others={"ge": optimizer_of(generator, encoder)})
   message = (rf"'{encoder.trainable_variables[0].path}' belongs to two optimizers of the step, "
-             "'d_optimizer' and 'others/ge'; give it to one")
+             "'d_optimizer' and 'others/ge'; pass it to only one")
   for start in (lambda: replicator.Replicator().run(step),
                 lambda: replicator.train(lambda: step, workdir=str(tmp_path), steps=1)):
     with pytest.raises(replicator.UsageError, match=message):

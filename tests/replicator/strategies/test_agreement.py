@@ -30,9 +30,9 @@ def test_equal_workers_may_train_and_one_asks_nobody(other, capsys):
 
 @pytest.mark.parametrize("key, change, message", [
     ("config", lambda text: text + "\ntrain.steps = 5\n",
-     "train.steps is not set on worker 0, and 5 on worker 1"),
-    ("versions", lambda versions: {**versions, "keras": "3.1"}, "on worker 0, and 3.1 on worker 1"),
-    ("examples", lambda count: count - 1, "the number of examples is 8 on worker 0, and 7 on w")])
+     "train.steps is not set on worker 0, but 5 on worker 1"),
+    ("versions", lambda versions: {**versions, "keras": "3.1"}, "on worker 0, but 3.1 on worker 1"),
+    ("examples", lambda count: count - 1, "the number of examples is 8 on worker 0, but 7 on w")])
 def test_a_difference_is_named(other, key, change, message):
   other[key] = change
   with pytest.raises(UsageError) as raised:
@@ -72,7 +72,7 @@ def test_equal_calls_of_any_number_pass(said_by):
     ([*CALLS, CALLS[0]], f"calls {CALLS[0]}", 4)])
 def test_every_worker_says_what_it_calls_first_that_the_others_do_not(said_by, other, call, place):
   mine = f"calls {CALLS[place - 1]}" if place <= len(CALLS) else "has ended"
-  rest = (f" as collective {place} of the step, and other workers do not; all must make the same "
+  rest = (f" as collective {place} of the step, but other workers do not; all must make the same "
           "calls in the same order")
   assert said_by(CALLS, CALLS, other) == [
       f"worker 0 {mine}{rest}", f"worker 1 {mine}{rest}", f"worker 2 {call}{rest}"]

@@ -108,22 +108,22 @@ def test_batches_of_ten_shapes_are_a_warning_which_comes_once():
     assert step(0, {"x": np.ones([2, length])}).fetch()[0]["sum"] == 2 * length
     lines += step.warnings()
     assert len(lines) == (length >= 10)
-  assert re.search(r"10 shapes of batches, .*\(2, 10\).*bucket_by_sequence_length", lines[0])
+  assert re.search(r"10 batch shapes, .*\(2, 10\).*bucket_by_sequence_length", lines[0])
 
 
 def test_outputs_that_are_no_dict_of_scalars():
-  column = "which is a column of the log already; call it something else"
+  column = "which is already a column of the log; choose another name"
   for step, message in [
       (lambda: {"ok": 1.0, "loss": [1.0, 2.0]},
        r"the step returned 'loss' of shape \(2,\); return a scalar, such as its tf.reduce_mean"),
       (lambda: {}, "must return a non-empty dict of scalars to log, .* not dict"),
       (lambda: None, "must return a non-empty dict of scalars to log, .* not NoneType"),
       (lambda: tf.constant(0.0), "must return a non-empty dict of scalars"),
-      (lambda: {3: 1.0}, "a scalar with the name 3; write a string"),
-      (lambda: {"eval/loss": 1.0}, "a scalar with the name 'eval/loss'; write a string, which does "
+      (lambda: {3: 1.0}, "a scalar with the name 3; choose a string"),
+      (lambda: {"eval/loss": 1.0}, "a scalar with the name 'eval/loss'; choose a string that does "
        "not begin with 'eval/' or 'system/'"),
-      (lambda: {"losses": {"d": 1.0}}, "the step returned 'losses', a dict; return a scalar of"),
-      (lambda: {"name": "d"}, "the step returned 'name', which is string; return a scalar of"),
+      (lambda: {"losses": {"d": 1.0}}, "the step returned 'losses', a dict; return a numeric"),
+      (lambda: {"name": "d"}, "the step returned 'name', which is string; return a numeric"),
       *((lambda name=name: {name: 1.0}, f"the step returned '{name}', {column}")
         for name in ("step", "staleness", "seconds", "data_wait"))]:
     assert re.search(message, refusal(call, step))

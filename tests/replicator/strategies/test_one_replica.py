@@ -112,8 +112,8 @@ def by_global_batch(x):
 
 
 @pytest.mark.parametrize(("step", "line", "message"), [
-    (by_replicas, "# Strategy.", "num_replicas_in_sync: .* drop the division"),
-    (by_context, "# Context.", "num_replicas_in_sync: .* drop the division"),
+    (by_replicas, "# Strategy.", "num_replicas_in_sync: .* remove the division"),
+    (by_context, "# Context.", "num_replicas_in_sync: .* remove the division"),
     (all_reduced, "# Reduced.", "all_reduce: .* averages gradients"),
     (by_global_batch, "# Average.", "4 examples of a replica by 8; leave out")])
 def test_what_is_for_added_gradients_is_refused_with_its_line(step, line, message, two):

@@ -82,8 +82,8 @@ def test_variables_are_spread_by_size_and_staleness_is_counted():
   assert found["quick"] == {"replicas": [1.0] * 3, "sum": [5.0] * 3, "staleness": [0.0] * 3}
   assert found["to_save"] == 0  # The count of all steps is none of the step's own variables.
   assert found["description"] == (
-      "workers: 2, parameter servers: 2; each step sees one replica with the whole global batch, "
-      "and its collectives are over no more")
+      "workers: 2, parameter servers: 2; each step and its collectives see one replica with "
+      "the whole global batch")
 
 
 class Run:
@@ -156,7 +156,7 @@ def test_workers_die_and_join_again(tmp_path):
   assert run.process.returncode == 0, out + err
   assert err.splitlines() == [
       f"launch: worker {i} ended with status 137, and was started again" for i in range(2)]
-  assert all(f"[chief 0] worker {i} is gone: others do its work until it is back" in out
+  assert all(f"[chief 0] worker {i} is gone: the others do its work until it comes back" in out
              for i in range(2))
   rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
   assert [row["step"] for row in rows] == list(range(10, 301, 10))

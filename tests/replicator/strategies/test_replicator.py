@@ -132,9 +132,9 @@ def test_jit_compile_means_xla():
 @pytest.mark.parametrize("inputs, message", [
     (tf.ragged.constant([[1], [2, 3]]), "a batch must be a nest of arrays or tensors"),
     (tf.sparse.from_dense([[1], [2]]), "a batch must be a nest of arrays or tensors"),
-    (np.zeros([5, 2]), "a batch of 5 examples does not divide by 2 replicas; write a multiple of "),
+    (np.zeros([5, 2]), "a batch of 5 examples does not divide evenly among 2 replicas; use a "),
     ({"x": np.zeros([4, 2]), "label": np.zeros([8])},
-     "the tensors of a batch must agree on axis 0, which has [4, 8] examples"),
+     "the tensors of a batch must have the same number of examples on axis 0, not [4, 8]"),
     ({}, ""), (np.float32(1.0), ""), ([1, 2], "")],
     ids=["ragged", "sparse", "indivisible", "lengths", "empty", "scalar", "list"])
 def test_inputs_that_are_not_a_batch(two, inputs, message):
@@ -146,7 +146,8 @@ def test_inputs_that_are_not_a_batch(two, inputs, message):
     ("tpu", "a TPU always compiles the step")])
 def test_xla_where_it_does_not_work(strategy, why):
   assert refusal(Replicator, strategy, jit_compile=True) == (
-      f"Replicator.jit_compile = True: not with '{strategy}': {why}; drop one of the two")
+      f"Replicator.jit_compile = True: does not work with '{strategy}': {why}; change one of the "
+      "two")
 
 
 def test_a_run_inside_a_step_is_refused(one_or_two):

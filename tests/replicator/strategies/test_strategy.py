@@ -41,7 +41,7 @@ def test_an_unknown_name_or_number():
 
 def test_without_a_tpu():
   assert refusal(strategy.make, "tpu").endswith(
-      "; name one with Replicator.tpu, or write another strategy")
+      "; name one with Replicator.tpu, or choose another strategy")
 
 
 def test_the_cpu_of_a_new_process_is_split():
@@ -121,6 +121,6 @@ def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number
   finally:
     signal.signal(signal.SIGTERM, previous)
   note = (f"cluster     worker a:1, 127.0.0.1:{port} (from TF_CONFIG)\n"
-          "note: these ports take commands from every machine that reaches them, without a "
+          "note: these ports accept commands from any machine that can reach them, without a "
           "password; see docs/howto/security.md\n")
   assert capsys.readouterr().err == ("" if number else note)

@@ -136,8 +136,8 @@ def test_each_side_of_a_cut_link_names_the_other_and_the_run_resumes(hosts, tmp_
     try:
       for worker, other in ((first, 1), (second, 0)):
         assert ended(worker, 1) == [
-            f"error: worker {other} ({ADDRESSES[other]}) does not answer; start all processes "
-            "again to resume from the last checkpoint"]
+            f"error: worker {other} ({ADDRESSES[other]}) is not responding; restart all "
+            "processes to resume from the last checkpoint"]
     finally:
       ip(f"-n {hosts[0]} link set link1 up")
   steps = rows(tmp_path)[-1]["step"] + 5
@@ -155,8 +155,8 @@ def test_a_second_worker_of_a_number_on_another_host_ends_all(hosts, tmp_path):
   with running(tmp_path, each, each, addresses=ADDRESSES, hosts=hosts) as (first, second):
     has_logged(tmp_path, 5)
     with running(tmp_path, None, each, addresses=ADDRESSES, hosts=hosts[1:]) as (third,):
-      twice = (f"error: worker 1 ({ADDRESSES[1]}) was started twice; start each process of the run "
-               "once, and all again, to resume from the last checkpoint")
+      twice = (f"error: worker 1 ({ADDRESSES[1]}) was started twice; restart all processes of the "
+               "run, each only once, to resume from the last checkpoint")
       lines = [line for worker in (first, second, third) for line in ended(worker, 1)]
       # Some may only see that another one has ended.
       ends = tuple(f"error: worker {number} ({ADDRESSES[number]})" for number in (0, 1))

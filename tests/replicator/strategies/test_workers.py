@@ -75,7 +75,7 @@ def test_the_chief_alone_cannot_read_a_metric_of_the_step(tmp_path):
                  command=("tests.programs.measured",)) as (chief, _):
       line = ended(chief, 2)[-1]
     assert re.match(f"error: {owner}the variable 'mean[_0-9]*/(total|count)' has a part on each "
-                    "replica, and the chief alone reads it; give evaluate, ", line)
+                    "replica, but only the chief reads it; give evaluate, ", line)
   for own in ("Evaluate.on_all_workers = True", "Evaluate.owns = True"):
     with running(tmp_path / own, *[[*settings, evaluates, own]] * 2,
                  command=("tests.programs.measured",)) as processes:
@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed_or_stuck_is_named_by_all_others(tmp_path, is_st
       second.kill()
     for other in (first, third):
       assert ended(other, 1) == [
-          f"error: worker 1 ({addresses[1]}) does not answer; start all processes again to "
+          f"error: worker 1 ({addresses[1]}) is not responding; restart all processes to "
           "resume from the last checkpoint"]
     assert not is_stuck or second.poll() is None
 
@@ -130,7 +130,7 @@ def test_a_worker_that_never_comes_is_named(tmp_path):
       absent = f"worker {1 - present} ({addresses[1 - present]})"
       assert ended(only, 1) == [
           f"error: {absent} did not start within 2 seconds; start all processes of the run "
-          "together, or set Replicator.join_timeout to more seconds"]
+          "together, or increase Replicator.join_timeout"]
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_port_that_is_taken_is_named_by_all(tmp_path):
   for index, address in enumerate(addresses):
     with (socket.create_server(("", int(address.rpartition(":")[2]))),
           running(tmp_path, settings, settings, addresses=addresses) as workers):
-      taken = f"error: TF_CONFIG: worker {index} ({address}) cannot listen: the port is taken"
+      taken = f"error: TF_CONFIG: worker {index} ({address}) cannot listen: the port is in use"
       (said,) = ended(workers[index], 2)
       assert said.startswith(taken)
       (said,) = ended(workers[1 - index], 1)  # Nobody but the first process could tell the others.
@@ -176,7 +176,7 @@ def test_workers_with_other_settings_are_refused_by_all(tmp_path):
   with running(tmp_path, FOREVER, [*FOREVER, "train.seed = 7"]) as workers:
     for worker in workers:
       assert ended(worker, 2) == [
-          "error: train.seed is not set on worker 0, and 7 on worker 1; start all processes with "
+          "error: train.seed is not set on worker 0, but 7 on worker 1; start all processes with "
           "the same configuration, versions, code and data"]
 
 
@@ -188,7 +188,7 @@ def test_a_worker_with_another_version_is_refused_by_all(tmp_path):
   with running(tmp_path, FOREVER, FOREVER, paths=[tmp_path, folder.parent]) as workers:
     for worker in workers:
       assert ended(worker, 2) == [
-          f"error: gin-config is {importlib.metadata.version('gin-config')} on worker 0, and 9.9 "
+          f"error: gin-config is {importlib.metadata.version('gin-config')} on worker 0, but 9.9 "
           "on worker 1; start all processes with the same configuration, versions, code and data"]
 
 
@@ -203,8 +203,8 @@ def test_all_warn_when_the_clock_of_one_is_wrong(tmp_path):
     said = [worker.communicate(timeout=SECONDS)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
   for output in said:
-    assert ("warning: the clocks of the workers are 100 seconds apart; set them, or times in logs "
-            "are wrong") in output
+    assert ("warning: the clocks of the workers are 100 seconds apart; synchronize them, or times "
+            "in logs will be wrong") in output
 
 
 @pytest.mark.slow

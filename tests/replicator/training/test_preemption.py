@@ -66,7 +66,7 @@ def test_a_held_signal_ends_a_process_whose_run_was_stopped(outcome, is_delivere
 def test_a_late_signal_does_not_change_the_status_of_a_program_that_has_saved(received):
   for context.run.is_program, late in ((False, [signal.SIGTERM]), (True, [])):
     with pytest.raises(Preempted), preemption.sigterm_held():
-      raise Preempted("stopped at step 2, which is saved")
+      raise Preempted("stopped at step 2, checkpoint saved")
     os.kill(os.getpid(), signal.SIGTERM)
     assert received == late
     received.clear()

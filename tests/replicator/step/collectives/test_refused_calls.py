@@ -53,23 +53,23 @@ def test_a_collective_where_replicas_cannot_meet_is_refused():
 
 
 REFUSED = {
-    "disjoint, of equal size, and together hold all 2 replicas": [
+    "disjoint, of equal size, and together contain all 2 replicas": [
         lambda x: all_sum(x, [[0]]), lambda x: all_sum(x, [[0, 0]]), lambda x: all_sum(x, []),
         lambda x: all_sum(x, [[0, 1], [1, 0]]), lambda x: all_sum(x, [[0, 1], []])],
-    "broadcast: source = 2: write a replica from 0 to 1": [lambda x: replicator.broadcast(x, 2)],
-    "does not divide by the group's 2 replicas": [
+    "broadcast: source = 2: must be a replica from 0 to 1": [lambda x: replicator.broadcast(x, 2)],
+    "does not divide evenly among the group's 2 replicas": [
         lambda x: replicator.reduce_scatter(x[:1]), lambda x: replicator.all_to_all(x[0, 0])],
     "has no such axis": [lambda x: all_concat(x, axis=2)],
     "all_mean: a tensor is int32, .* or use all_sum": [lambda x: all_mean(tf.cast(x, tf.int32))],
     "all_mean: a tensor is uint8": [lambda x: all_mean(tf.cast(x, tf.uint8))],
-    "all_mean: a tensor is bool, and its mean may not be; cast it to float32$": [
+    "all_mean: a tensor is bool, but its mean may not be; cast it to float32$": [
         lambda x: all_mean(x > 0)],
     "all_sum: a tensor is bool": [lambda x: all_sum(x > 0)],
-    "tensors of string cannot travel": [lambda x: all_gather("a word")],
+    "string tensors cannot be sent": [lambda x: all_gather("a word")],
     "map_gather: there are no items": [lambda x: replicator.map_gather([], tf.identity)],
     "all_concat, axis 0: a tensor has an unknown number of axes; .*ensure_shape": [
         lambda x: all_concat(tf.py_function(lambda: x, [], tf.float64))],
-    "op = 'product': write 'sum'": [lambda x: replicator.map_reduce([x], tf.identity, "product")],
+    "op = 'product': must be 'sum'": [lambda x: replicator.map_reduce([x], tf.identity, "product")],
 }
 
 

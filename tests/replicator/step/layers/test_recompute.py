@@ -185,7 +185,7 @@ def test_the_second_pass_waits_for_the_gradient():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: L.Dense(2), "the variable 'dense.*' is made where weights are replaced"),
+    (lambda: L.Dense(2), "the variable 'dense.*' is created where weights are replaced"),
     (lambda: L.ActivityRegularization(l2=1.0),
      "recompute_grad: .* adds losses, by add_loss or an activity"),
 ])
@@ -195,7 +195,7 @@ def test_layers_that_would_lose_something_are_refused(make, message):
 
 
 def test_a_symbolic_tensor_is_refused():
-  with pytest.raises(UsageError, match="is called on a symbolic tensor of Keras; call it in"):
+  with pytest.raises(UsageError, match="is called on a symbolic Keras tensor; call it in"):
     recompute_grad(L.Dense(2))(keras.Input([5]))
 
 
@@ -224,8 +224,8 @@ def test_what_would_be_wrong_in_a_compiled_step_is_refused(function, message):
 
 # ---- TensorFlow's and Keras' own ----------------------------------------------------------------
 
-LAYERS = {"draw": lambda: Dropout(0.5), "iterate": lambda: SpectralNorm(L.Dense(3)),
-          "move its statistics": replicator.GlobalBatchNorm}
+LAYERS = {"draw": lambda: Dropout(0.5), "run its power iteration": lambda: SpectralNorm(L.Dense(3)),
+          "update its statistics": replicator.GlobalBatchNorm}
 
 
 def pool_called(call: str):
@@ -236,7 +236,7 @@ def pool_called(call: str):
     getattr(pool, call)(x)
     return 2 * x
 
-  return passed_in, f"^ExamplePool.{call} would take its examples once more while"
+  return passed_in, f"^ExamplePool.{call} would add its examples again when"
 
 
 @pytest.mark.parametrize("wrap", [tf.recompute_grad, keras.remat], ids=["tensorflow", "keras"])
@@ -246,7 +246,7 @@ def test_their_recomputation_is_refused(wrap):
     layer = make()
     layer.build(X.shape)
     refused.append((lambda x, layer=layer: layer(x, training=True),
-                    f"would {change} once more while tf.recompute_grad .*"
+                    f"would {change} again when tf.recompute_grad .*"
                     "use replicator.recompute_grad"))
     gradients_of(lambda x, layer=layer: layer(x, training=False), tf.constant(X), wrap=wrap)
   for function, message in refused:
@@ -256,10 +256,10 @@ def test_their_recomputation_is_refused(wrap):
 
 @pytest.mark.parametrize("change", LAYERS)
 def test_a_remat_scope_is_refused(change):
-  make = LAYERS[change] if change != "iterate" else lambda: SpectralNorm(dense)
+  make = LAYERS[change] if change != "run its power iteration" else lambda: SpectralNorm(dense)
   dense = L.Dense(3)
   with keras.RematScope(mode="full"):
     layer = make()
   layer.build(X.shape)
-  with pytest.raises(UsageError, match=f"would {change} once more .*keras.RematScope"):
+  with pytest.raises(UsageError, match=f"would {change} again .*keras.RematScope"):
     gradients_of(lambda x: layer(x, training=True), tf.constant(X))

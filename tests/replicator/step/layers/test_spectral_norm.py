@@ -236,10 +236,10 @@ def test_a_call_made_twice_in_a_step_iterates_twice(two, float64):
 
 
 @pytest.mark.parametrize("make, shape, message", [
-    (L.ReLU, [1, 4], "ReLU 're_lu.*' has no kernel; wrap layers with one 'kernel'"),
+    (L.ReLU, [1, 4], "ReLU 're_lu.*' has no kernel; wrap layers with exactly one"),
     (lambda: L.SeparableConv2D(2, 3), [1, 4, 4, 2], "has the kernels depthwise_kernel, pointwise_"),
     (lambda: L.LSTMCell(2), [1, 4], "has the kernels kernel, recurrent_kernel"),
-    (lambda: L.EinsumDense("ab,bc->ac", 3), [1, 4], "only with its equation; use keras.layers.Den"),
+    (lambda: L.EinsumDense("ab,bc->ac", 3), [1, 4], "only together with its equation; use "),
 ], ids=["none", "two", "recurrent", "einsum"])
 def test_a_layer_without_one_kernel_is_refused(make, shape, message):
   with pytest.raises(UsageError, match=message):
@@ -251,7 +251,7 @@ def test_a_layer_that_keras_recomputes_is_refused():
                   {"mode": "list_of_layers", "layer_names": ["x"]}):
     with keras.RematScope(**options):
       layer = L.Dense(2, name="x")
-    with pytest.raises(UsageError, match=r"'x' was made in a keras.RematScope.*make it outside"):
+    with pytest.raises(UsageError, match=r"'x' was created in a keras.RematScope.*create it out"):
       SpectralNorm(layer)
   with keras.RematScope(mode="activations"):
     SpectralNorm(L.Dense(2))

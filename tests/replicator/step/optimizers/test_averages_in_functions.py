@@ -250,5 +250,5 @@ def test_a_graph_without_its_function_computes_with_averages_outside_and_is_refu
     with network.optimizer.averaged_weights():
       return graph(other(x))
 
-  assert "'function' was compiled before, by get_concrete_function" in refusal(
+  assert "'function' was already compiled by get_concrete_function" in refusal(
       one_or_two.run, step, X)

@@ -84,7 +84,7 @@ def test_a_network_that_is_first_called_with_averaged_weights_is_refused():
       return late(built(tf.ones([4, 2])))
 
   assert refusal(tf.function(both, autograph=False)).startswith(
-      "the variable 'late/kernel' is made where weights are replaced")
+      "the variable 'late/kernel' is created where weights are replaced")
   built(tf.ones([4, 2]))  # Others are as they were.
   with wrapped.averaged_weights():
     metric = keras.metrics.Mean()  # It lives here alone, and so does its state.

@@ -36,7 +36,7 @@ def test_the_lost_process_is_named():
     assert lost.lost_process(message, CLUSTER) == name, message
   assert lost.lost_process(NO_LEADER, {"chief": ["n0:1"], **CLUSTER}) == "chief 0 (n0:1)"
   said, news = lost.failure(TWICE, CLUSTER)
-  assert said.startswith("worker 1 (n2:2) was started twice; start each process of the run once")
+  assert said.startswith("worker 1 (n2:2) was started twice; restart all processes of the run, ")
   assert lost.failure(f"{ABORTED}Error reported from /job:worker/task:0: {news}", CLUSTER) == (
       said, news)
 
@@ -55,7 +55,7 @@ def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
       lost.await_others(config(address, silent), 0.5)
     assert str(raised.value) == (
         f"worker 2 ({silent}) did not start within 0.5 seconds; start all processes of the run "
-        "together, or set Replicator.join_timeout to more seconds")
+        "together, or increase Replicator.join_timeout")
 
     def start() -> None:
       stranger.close()

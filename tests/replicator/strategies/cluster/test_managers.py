@@ -40,7 +40,7 @@ def test_processes_fill_one_host_after_the_other_with_ports_of_the_job():
   assert hosts == ("n9", "n9", "n10", "n10")
   first = int(ports[0])
   assert [int(port) - first for port in ports] == [0, 1, 2, 3] and 12000 <= first < 32768
-  assert processes.source == "Slurm's step 7.0"
+  assert processes.source == "Slurm step 7.0"
   for other in ({"SLURM_JOB_ID": "8"}, {"SLURM_STEP_ID": "1"}):  # They may share the hosts.
     others = managers.of_slurm({**STEP, **other})
     assert others is not None and not {*others.addresses} & {*processes.addresses}
@@ -72,16 +72,16 @@ def test_hosts_of_sagemaker_know_each_other():
 
 def test_what_cannot_be_used_is_refused_in_one_line():
   for changed, said in (
-      ({"SLURM_STEP_NODELIST": "n[1-"}, "'n[1-' is no list of hosts such as n[1-2,4]"),
-      ({"SLURM_LOCALID": ""}, "SLURM_LOCALID='': is no number"),
-      ({"SLURM_LOCALID": "2"}, "SLURM_STEP_TASKS_PER_NODE=2(x2) has no such place; start the"),
+      ({"SLURM_STEP_NODELIST": "n[1-"}, "'n[1-' is not a list of hosts such as n[1-2,4]"),
+      ({"SLURM_LOCALID": ""}, "SLURM_LOCALID='': is not a number"),
+      ({"SLURM_LOCALID": "2"}, "SLURM_STEP_TASKS_PER_NODE=2(x2) has no such task; start the"),
       ({"SLURM_STEP_TASKS_PER_NODE": "2"}, "has 2 hosts, but SLURM_STEP_TASKS_PER_NODE=2 has 1")):
     assert said in refusal(managers.of_slurm, {**STEP, **changed})
   for environment, said in (
-      ({**JOB, "JOB_COMPLETION_INDEX": "2"}, "write completionMode: Indexed"),
-      ({**JOB, "REPLICATOR_HOSTS": "a,,b"}, "='a,,b': must be names of hosts, such as "),
+      ({**JOB, "JOB_COMPLETION_INDEX": "2"}, "set completionMode: Indexed"),
+      ({**JOB, "REPLICATOR_HOSTS": "a,,b"}, "='a,,b': must be host names, such as "),
       ({**JAX, "JAX_COORDINATOR_ADDRESS": "coordinator:1234"},
-       "JAX_COORDINATOR_ADDRESS='coordinator:1234': must be a number of hosts, and ")):
+       "JAX_COORDINATOR_ADDRESS='coordinator:1234': must be the number of hosts, and ")):
     assert said in refusal(managers.of_kubernetes, environment)
 
 
@@ -92,7 +92,7 @@ def test_the_strategies_get_their_jobs(monkeypatch):
   assert tf_config.number_of(os.environ) == 3 and tf_config.are_several(os.environ)
   config, source = tf_config.make("multi_worker_mirrored")
   assert {kind: len(each) for kind, each in config["cluster"].items()} == {"worker": 4}
-  assert config["task"] == {"type": "worker", "index": 3} and source == "Slurm's step 7.0"
+  assert config["task"] == {"type": "worker", "index": 3} and source == "Slurm step 7.0"
   assert json.loads(os.environ["TF_CONFIG"]) == config  # TensorFlow reads it.
   del os.environ["TF_CONFIG"]
   config, _ = tf_config.make("parameter_server", "slurm", servers=2)
@@ -101,5 +101,5 @@ def test_the_strategies_get_their_jobs(monkeypatch):
   assert config["task"] == {"type": "worker", "index": 0}
   del os.environ["TF_CONFIG"]
   assert refusal(tf_config.make, "parameter_server", "auto", 3) == (
-      "Replicator.servers = 3: Slurm's step 7.0 has 4 processes, which must be a chief, at least "
+      "Replicator.servers = 3: Slurm step 7.0 has 4 processes; there must be a chief, at least "
       "one parameter server, and at least one worker")

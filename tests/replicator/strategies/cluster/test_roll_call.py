@@ -56,7 +56,7 @@ def test_other_lists_of_processes_are_named_by_all(said_by):
   first, second, third = free_addresses(3)
   for said in said_by(config([first, second], 0), config([first, third], 1)):
     assert said == (f"RunFailed: worker 1 ({second}) trains with worker 0 ({first}), worker 1 "
-                    f"({third}), and worker 0 ({first}) with worker 0 ({first}), worker 1 "
+                    f"({third}), but worker 0 ({first}) with worker 0 ({first}), worker 1 "
                     f"({second}); give all processes the same list")
 
 
@@ -83,7 +83,7 @@ def test_who_is_missing_is_said_while_others_wait_and_at_the_end(said_by, capsys
 
 def test_a_first_process_that_does_not_reach_itself_says_so(said_by):
   (said,) = said_by(config(["no.such.host.invalid:1234", "127.0.0.1:1235"], 0), seconds=0.5)
-  assert said.startswith("RunFailed: worker 0 (no.such.host.invalid:1234) does not reach itself")
+  assert said.startswith("RunFailed: worker 0 (no.such.host.invalid:1234) cannot reach itself")
 
 
 def test_one_that_has_gone_may_come_again(said_by):

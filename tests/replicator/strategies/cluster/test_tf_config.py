@@ -47,7 +47,7 @@ BAD_CONFIGS = {
     **{text: form(text) for text in (json.dumps(config({"worker": addresses})) for addresses in (
         "127.0.0.1:4001", None, [4001], ["127.0.0.1:http"], [":4001"], ["127.0.0.1:70000"]))},
     # Tasks that are not in the cluster.
-    **{json.dumps(config(kind=kind)): f"the task type '{kind}' takes no part in"
+    **{json.dumps(config(kind=kind)): f"the task type '{kind}' is not part of"
        for kind in ("ps", "boss", None, ["worker"])},
     **{json.dumps(config(index=index)): (
         f"TF_CONFIG: task index {index!r} is out of range; the cluster has 2 of type 'worker', "
@@ -72,9 +72,9 @@ def test_the_chief_is_counted_before_the_workers():
 # The strategy, the cluster, the task's type, and what is said.
 @pytest.mark.parametrize("name, cluster, kind, said", [
     ("multi_worker_mirrored", {"worker": ["a:1"]}, "evaluator", "start only processes of the "
-     "cluster's types worker (the training evaluates by itself)"),
+     "cluster's types worker (the run does its own evaluations)"),
     ("parameter_server", {**SERVERS, "evaluator": ["a:4"]}, "evaluator",
-     "the task type 'evaluator' takes no part in 'parameter_server' training"),
+     "the task type 'evaluator' is not part of 'parameter_server' training"),
     ("parameter_server", {"worker": ["a:1"], "ps": ["a:2"]}, "worker",
      "'parameter_server' needs chief in the cluster, which has: worker, ps"),
     ("parameter_server", {"chief": ["a:1"], "worker": ["a:2"]}, "chief",
@@ -87,14 +87,14 @@ def test_a_cluster_that_does_not_fit_is_refused(monkeypatch, name, cluster, kind
 def test_two_processes_with_one_address_are_refused(monkeypatch):
   monkeypatch.setenv("TF_CONFIG", json.dumps(config({"worker": ["a:1", "b:1", "a:1"]})))
   assert refusal(tf_config.read, "multi_worker_mirrored") == (
-      "TF_CONFIG: a:1 is the address of 2 processes; give each process one of its own")
+      "TF_CONFIG: a:1 is the address of 2 processes; give each process its own")
 
 
 def test_a_manager_that_is_not_there_is_refused(monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
   for manager, said in (("slrum", "no such manager. Did you mean 'slurm'? Write one of: auto"),
-                        ("ray", "write 'auto', or start the processes with ray"),
-                        ("slurm", "write 'auto', or start the processes with slurm")):
+                        ("ray", "use 'auto', or start the processes with ray"),
+                        ("slurm", "use 'auto', or start the processes with slurm")):
     refused = refusal(tf_config.make, "multi_worker_mirrored", manager)
     assert refused.startswith(f"Replicator.cluster = '{manager}': ") and said in refused
 
@@ -115,7 +115,7 @@ def test_a_process_of_ray_says_so(manager, monkeypatch):
   monkeypatch.setenv("TF_CONFIG", json.dumps(config(SERVERS, "worker")))
   monkeypatch.setenv("RAY_RAYLET_PID", "7")
   assert tf_config.make("parameter_server", manager) == (
-      config(SERVERS, "worker"), "TF_CONFIG, in a process of Ray")
+      config(SERVERS, "worker"), "TF_CONFIG, in a Ray process")
 
 
 def test_no_proxy_stands_between_the_processes(monkeypatch):
@@ -144,7 +144,7 @@ def test_workers_that_would_train_by_themselves_are_refused():
   for cluster in (WORKERS, SERVERS):
     text = json.dumps(config(cluster))
     assert refusal(tf_config.check_used, "mirrored", {"TF_CONFIG": text}).startswith(
-        "Replicator.strategy = 'mirrored': trains in one process, and TF_CONFIG has 2, each of ")
+        "Replicator.strategy = 'mirrored': trains in one process, but TF_CONFIG has 2, each of ")
   tf_config.check_used("multi_worker_mirrored", {"TF_CONFIG": text})
   tf_config.check_used("default", {})
   for text in ('{"cluster": {"worker": ["a:1"]}}', '{"cluster": 3}', "torn"):
@@ -155,19 +155,19 @@ ALONE = json.dumps(config({"worker": ["a:1"]}))
 
 
 @pytest.mark.parametrize("variables, source", [
-    (STEP, "Slurm's step 7.0 has 4"), (JOB, "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX has 2"),
+    (STEP, "Slurm step 7.0 has 4"), (JOB, "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX has 2"),
     (SAGEMAKER, "SM_HOSTS and SM_CURRENT_HOST has 2")])
 def test_processes_of_a_manager_that_would_train_by_themselves_are_refused(
     variables, source, monkeypatch):
   for more in ({}, {"TF_CONFIG": ALONE}):  # A stale one.
     said = refusal(tf_config.check_used, "default", {**variables, **more})
-    assert said.startswith(f"Replicator.strategy = 'default': trains in one process, and {source}, "
-                           "each of which would train by itself; ")
-    assert said.endswith("for runs of their own, write Replicator.cluster = 'tf_config'")
+    assert said.startswith(f"Replicator.strategy = 'default': trains in one process, but {source}, "
+                           "each of which would train separately; ")
+    assert said.endswith("for separate runs, set Replicator.cluster = 'tf_config'")
   tf_config.check_used("default", variables, "tf_config")
   tf_config.check_used("default", {**variables, "RAY_RAYLET_PID": "7"})  # A trial of a sweep.
   for name, value in {**variables, "TF_CONFIG": ALONE}.items():
     monkeypatch.setenv(name, value)
   assert refusal(tf_config.make, "multi_worker_mirrored").startswith(
-      f"TF_CONFIG has 1 process, and {source}, each of which would train by itself; unset ")
+      f"TF_CONFIG has 1 process, but {source}, each of which would train separately; unset ")
   assert tf_config.make("multi_worker_mirrored", "tf_config")[1] == "TF_CONFIG"

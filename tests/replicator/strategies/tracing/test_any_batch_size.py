@@ -126,10 +126,10 @@ def test_what_python_does_once_is_a_warning(capsys):
   for n in (1, 2):
     noisy.draw(np.zeros(n, np.float32))
   assert capsys.readouterr().err.splitlines() == [
-      "warning: np.random was called while Noisy.draw was traced: its numbers are constants; pass "
-      "it numbers",
-      "warning: the attribute 'count' changed from 0 to 1 while Noisy.draw was traced, which is "
-      "done once, not at every call; if it counts, keep it in a tf.Variable"]
+      "warning: np.random was called while Noisy.draw was traced, so its numbers are constants; "
+      "pass it the numbers",
+      "warning: the attribute 'count' changed from 0 to 1 while Noisy.draw was traced, which "
+      "happens once, not at every call; if it is a counter, keep it in a tf.Variable"]
   scaled = Scaled(2.0)
   scaled.call({"x": np.ones([2, 1], np.float32)})
   assert not capsys.readouterr().err

@@ -127,11 +127,11 @@ def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, cap
   lines = capsys.readouterr().out.splitlines()
   warned = [i for i, line in enumerate(lines) if line.startswith("warning")]
   assert [lines[i] for i in warned] == [
-      f"warning: tf.numpy_function{line_of('# Computed.')}: what its Python code keeps is in no "
-      "checkpoint; compute with TensorFlow, and keep it in a tf.Variable that is an attribute of "
-      "the step",
+      f"warning: tf.numpy_function{line_of('# Computed.')}: checkpoints do not contain the state "
+      "of its Python code; compute with TensorFlow, and keep state in a tf.Variable that is an "
+      "attribute of the step",
       f"warning: a convolution with the kernel [1, 1, 1, 2]{line_of('# Strided.')}: on CPUs its "
-      "gradient may be wrong or end the process, a fault of oneDNN's with a stride and fewer than "
+      "gradient may be wrong or crash the process, a oneDNN bug with a stride and fewer than "
       "16 input channels; pass it every second pixel, x[:, ::2, ::2] for strides=2, and use "
       "strides=1"]
   assert lines.count("traced") == 1

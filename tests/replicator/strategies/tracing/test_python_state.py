@@ -48,10 +48,10 @@ class Branching(Drawing):
 def test_a_training_names_what_is_constant_or_left_out(step, bindings, draws, tmp_path, capsys):
   train(tmp_path, "train.steps = 2", "train.log_every = 2", *bindings, step=step)
   assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
-      *(f"warning: {name} was called while the step was traced: its numbers are constants; draw "
-        "with replicator.random" for name in [*draws, "the generator 'rng'"]),
-      "warning: the attribute 'calls' changed from 0 to 1 while the step was traced, which is done "
-      "once, not at every step; if it counts, keep it in a tf.Variable",
+      *(f"warning: {name} was called while the step was traced, so its numbers are constants; "
+        "draw with replicator.random" for name in [*draws, "the generator 'rng'"]),
+      "warning: the attribute 'calls' changed from 0 to 1 while the step was traced, which "
+      "happens once, not at every step; if it is a counter, keep it in a tf.Variable",
       "warning: the step does not apply its optimizer 'optimizers/1', so the 2 variables that it "
       "owns do not train; call its minimize or apply, or leave it out"]
 

@@ -66,7 +66,7 @@ NETWORKS = [(lambda: network(GlobalBatchNorm(), Dropout(0.5)), "GlobalBatchNorm,
 @pytest.mark.parametrize(("make_net", "kinds"), NETWORKS)
 def test_a_trained_network_that_is_never_in_training_mode_is_named(make_net, kinds, one_or_two):
   warning, = warnings(unsaid, make_net, on=one_or_two)
-  assert "the network 'net' is trained, and never called with training=True" in warning
+  assert "the network 'net' is trained, but never called with training=True" in warning
   assert line_of("# Unsaid.", __file__) in warning and f"its {kinds} layers" in warning
 
 

@@ -52,7 +52,7 @@ def test_variables_without_a_gradient_are_named(cut, one_or_two):
   with one_or_two.scope():
     step = Two(cut)
   line, = said(step, one_or_two)
-  assert line.startswith("the optimizer 'optimizer' has variables without any gradient, ")
+  assert line.startswith("the optimizer 'optimizer' has variables that get no gradient ")
   assert all(f"'{v.path}'" in line for v in step.b.trainable_variables)
   assert not any(v.path in line for v in step.a.trainable_variables)
 

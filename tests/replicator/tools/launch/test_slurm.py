@@ -43,7 +43,7 @@ def test_a_preempted_job_is_queued_again_and_equals_the_unbroken_run_bit_for_bit
                   "--wrap=srun sleep 1"], check=True, capture_output=True)
   await_end(job)
   text = log.read_text()
-  assert "0: cluster     worker replica1:" in text and f"(from Slurm's step {job}.0)" in text
+  assert "0: cluster     worker replica1:" in text and f"(from Slurm step {job}.0)" in text
   assert "DUE TO PREEMPTION" in text and "0: resumed at step" in text and "0: done: " in text
   launched(["--workers=2"], "tests.programs.fragile", f"--workdir={tmp_path}/unbroken",
            bindings=[*SETTINGS, "train.steps = 1000"])

@@ -62,7 +62,7 @@ def test_a_run_that_crashed_and_was_preempted_is_bitwise_the_unbroken_one(tmp_pa
   assert [row["step"] for row in rows(tmp_path / "parts")] == [0, 4, 8, 12]
   with (tmp_path / "parts" / "metrics.jsonl").open("a") as metrics:
     metrics.write('{"step": 14, "secon')
-  with pytest.raises(Preempted, match="stopped at step 16, which is saved") as stopped:
+  with pytest.raises(Preempted, match="stopped at step 16, checkpoint saved") as stopped:
     train(tmp_path / "parts", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
   assert stopped.value.step == 16  # One call after it asked.
   resumed = train(tmp_path / "parts", *setting, step=make_step, inputs=Points(), evaluate=evaluate)
@@ -78,7 +78,7 @@ def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
     if not store.steps_of(tmp_path / "checkpoints"):
       os.kill(os.getpid(), signal.SIGTERM)
     return Evaluation({"count": counter.count.numpy()})
-  with pytest.raises(Preempted, match="stopped at step 0, which is saved"):
+  with pytest.raises(Preempted, match="stopped at step 0, checkpoint saved"):
     train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
   train(tmp_path, "train.steps = 5", step=Counter, evaluate=ask)
   assert [row["eval/count"] for row in rows(tmp_path)] == [0.0, 5.0]
@@ -86,7 +86,7 @@ def test_a_stop_at_the_first_evaluation_saves_step_0(tmp_path):
 
 def test_a_stop_at_a_saved_step_keeps_what_was_logged_there(tmp_path):
   # A checkpoint without its scalars could not be the best one any more.
-  with pytest.raises(Preempted, match="stopped at step 5, which is saved"):
+  with pytest.raises(Preempted, match="stopped at step 5, checkpoint saved"):
     train(tmp_path, "train.steps = 10", step=Counter, before_call=stopping_at(4))
   saved = atomic.facts_of(tmp_path / "checkpoints" / "step-00000005")
   assert {name: x for name, x in saved["scalars"].items() if name not in TIMES} == {

@@ -98,14 +98,14 @@ class Decaying(tf.Module):
 
 
 @pytest.mark.parametrize("rate, doubt", [
-    (lambda: schedules.linear(0.5, end=5), "is 0 in the last 75%"),
+    (lambda: schedules.linear(0.5, end=5), "is 0 for the last 75%"),
     (lambda: schedules.linear(0.5), None), (lambda: 0.5, None),
     (lambda: schedules.linear(0.0), None),
     (lambda: schedules.piecewise([5, 10], [0.5, 0.0, 0.5]), None),
-    (lambda: schedules.cosine(0.5, 0.1, end=12), "changes no more after step 12"),
+    (lambda: schedules.cosine(0.5, 0.1, end=12), "does not change after step 12"),
     (lambda: schedules.scaled_with_batch(schedules.linear(0.5, start=30), 8),
      "never changes, because its schedule starts at step 30"),
-    (lambda: schedules.linear(0.5, 0.5, warmup=40), "still warms up at the end"),
+    (lambda: schedules.linear(0.5, 0.5, warmup=40), "is still warming up at the end"),
     (lambda: schedules.linear(0.5, 0.5, warmup=20), None),
     (lambda: schedules.linear(0.5, 0.1, warmup=4), None)],
     ids=["ends", "in time", "number", "zero", "pauses", "ends early", "begins late", "warms up",
