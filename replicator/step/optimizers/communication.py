@@ -61,8 +61,10 @@ class Communication:
     # The last piece of a vector is padding, which travels with the piece before it.
     numbered = [(i, x) for i, each in enumerate(pieces) for x in [*each[:-2], joined(each[-2:])]]
     # The backward pass computes the last gradients first.
-    for bucket in _buckets(numbered[::-1], self.bucket_mb * 2**20):
+    buckets = _buckets(numbered[::-1], self.bucket_mb * 2**20)
+    for bucket in buckets:
       parts = _of_vectors(bucket[::-1])
+      context.current().overlaps = bucket is not buckets[-1]
       tensors = collective([x for _, x in parts])
       moved[:0] = [(i, x) for (i, _), x in zip(parts, tensors, strict=True)]
     return [x for _, x in _of_vectors(moved)]

@@ -40,8 +40,8 @@ def record(main: Callable[[str], None], calls: int) -> StepCost:
   return run_until_prepared(main, functools.partial(_cost_of, calls))
 
 
-class _Transfers(Hook):
-  """Counts the transfers of a replica."""
+class TransferCount(Hook):
+  """Collects the transfers of a replica, as `found`."""
 
   def transferred(self, transfer: Transfer) -> None:
     context.current().kept.setdefault(self, []).append(transfer)
@@ -56,7 +56,7 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
 
 
 def _cost_of(calls: int, run: Run) -> StepCost:
-  steps, transfers = run.schedule.steps_per_call, _Transfers()
+  steps, transfers = run.schedule.steps_per_call, TransferCount()
   compiled = CompiledStep(run.replicator, run.module, steps, logs=True, hooks=[transfers])
   with contextlib.closing(stream(run.inputs, run.input_context, 0, steps)) as batches:
     batch = next(batches)
