@@ -63,7 +63,7 @@ flags.DEFINE_integer("seed", 0, "Of the runs.")
 flags.DEFINE_integer("processes", 2, "How many experiments run at a time.", lower_bound=1)
 flags.DEFINE_string("alone", None, "Runs this experiment, and prints what it said as JSON.")
 
-SAID = re.compile(r"first step: as on one device, (\S+)")
+SAID = re.compile(r"first step: same as on one device, (\S+)")
 
 
 class Listener(Callback):

@@ -31,5 +31,5 @@ def test_the_ported_program_trains_the_same_on_two_replicas(tmp_path, capsys):
                    callbacks=[keras_gan_ported.Samples()])
   said = capsys.readouterr().out
   assert "warning" not in said
-  assert float(re.search(r"first step: as on one device, (\S+)", said)[1]) < 1e-12
+  assert float(re.search(r"first step: same as on one device, (\S+)", said)[1]) < 1e-12
   assert (tmp_path / "samples-2.npy").exists()

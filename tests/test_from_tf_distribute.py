@@ -36,5 +36,5 @@ def test_the_ported_program_trains_the_same_on_two_replicas(tmp_path, capsys):
                    distributed_loop_ported.evaluate, workdir=str(tmp_path), steps=2)
   said = capsys.readouterr().out
   assert "warning" not in said
-  assert float(re.search(r"first step: as on one device, (\S+)", said)[1]) < 1e-12
+  assert float(re.search(r"first step: same as on one device, (\S+)", said)[1]) < 1e-12
   assert [row["step"] for row in rows(tmp_path) if "eval/accuracy" in row] == [0, 2]

@@ -76,8 +76,8 @@ def test_the_command_lists_its_commands():
 
 @pytest.mark.parametrize("words, line", [
     (["dctor"], "replicator dctor: no such command. Did you mean 'doctor'?"),
-    (["run"], "replicator run: write the name of an experiment"),
-    (["run", "--gin_file=a.gin"], "replicator run: write the name of an experiment"),
+    (["run"], "replicator run: add the name of an experiment"),
+    (["run", "--gin_file=a.gin"], "replicator run: add the name of an experiment"),
     (["run", "sgan"], "replicator run sgan: no such experiment. Did you mean 'sngan'?")])
 def test_a_command_that_does_not_exist_is_one_line(words, line):
   with pytest.raises(UsageError) as refused:

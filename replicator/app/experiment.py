@@ -97,10 +97,10 @@ def _run(main: Callable[[str], None], argv: list[str]) -> int:
           explain(main, flags)
           return 0
         if flags.from_step is not None and not flags.workdir:
-          raise UsageError(f"--from_step={flags.from_step}: goes back in a run; write its "
+          raise UsageError(f"--from_step={flags.from_step}: goes back in a run; add its "
                            "--workdir")
         if not flags.workdir and tf_config.are_several(os.environ):
-          raise UsageError("--workdir: write one when several processes make one run; every "
+          raise UsageError("--workdir: required when several processes make up one run; every "
                            "process must see the same folder")
         workdir = flags.workdir or start.new_workdir(experiment())
         return _train(main, flags, workdir, words)
@@ -123,7 +123,7 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
   if flags.allow_partial_restore:
     partial.allow(True)
   if os.path.exists(workdir) and not os.path.isdir(workdir):
-    raise UsageError(f"--workdir={workdir}: is a file; write the name of a folder")
+    raise UsageError(f"--workdir={workdir}: is a file; choose a folder")
   settings.limit_steps(flags.limit_steps)
   from_step.go_on_from(flags.from_step)
   claim.take_over(flags.take_over)
@@ -146,28 +146,28 @@ def _train(main: Callable[[str], None], flags: argparse.Namespace, workdir: str,
 
 def _parse(argv: list[str]) -> argparse.Namespace:
   is_read = {"--help", "-h"} & set(argv)
-  parser = Parser(description="Trains; the same command with the same workdir resumes.",
+  parser = Parser(description="Trains; the same command with the same workdir resumes the run.",
                   formatter_class=argparse.RawDescriptionHelpFormatter,
-                  epilog=f"its gin parameters, beside those of the parts that it is made of:\n\n"
+                  epilog=f"its gin parameters, in addition to those of its parts:\n\n"
                          f"{reference.parameters_of('__main__')}" if is_read else None)
   parser.add_configuration()
   parser.add_argument("--workdir", type=_folder,
-                      help="where the run leaves its files, and where it resumes: a folder, or a "
-                      "URL such as s3://bucket/run")
+                      help="where the run writes its files and resumes from: a folder, or a URL "
+                      "such as s3://bucket/run")
   parser.add_argument("--limit_steps", type=_steps, metavar="N",
-                      help="end after the first N steps of the run, for a look at every part of "
-                      "it: the last one is logged, evaluated and saved")
+                      help="end after the first N steps, for a quick test of every part of the "
+                      "run: the last step is logged, evaluated and saved")
   parser.add_argument("--from_step", type=_step, metavar="N",
-                      help="go on from the checkpoint of step N, and set aside what came after it")
+                      help="continue from the checkpoint of step N, and set aside everything "
+                      "after it")
   parser.add_argument("--take_over", action="store_true",
-                      help="own the workdir even if a process of another machine does, because it "
-                      "is gone")
+                      help="take over the workdir from a process on another machine that is gone")
   parser.add_argument("--eager", action="store_true", help="run line by line, for debugging")
   parser.add_argument("--allow_partial_restore", action="store_true",
-                      help="restore what fits of a checkpoint, or go on with other data, and "
-                      "report what does not fit")
+                      help="restore what fits from a checkpoint, or continue with different "
+                      "data, and report what does not fit")
   parser.add_argument("--explain", nargs="?", const="set", choices=("set", "all"),
-                      help="print what is set and where, and with --explain=all every other value "
+                      help="print what is set and where, with --explain=all also every other value "
                       "that the run would use, and exit")
   parser.add_argument("--diff", metavar="RUN", type=_folder,
                       help="print what differs from the run in this workdir, and exit")
@@ -176,19 +176,19 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _step(text: str) -> int:
   if not text.isdecimal():
-    raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint")
+    raise argparse.ArgumentTypeError(f"'{text}': must be the step of a checkpoint")
   return int(text)
 
 
 def _steps(text: str) -> int:
   if not (text.isdecimal() and int(text)):
-    raise argparse.ArgumentTypeError(f"'{text}': write a number of steps, such as 20")
+    raise argparse.ArgumentTypeError(f"'{text}': must be a number of steps, such as 20")
   return int(text)
 
 
 def _folder(name: str) -> str:
   if not name:
-    raise argparse.ArgumentTypeError("is empty; write the name of a folder")
+    raise argparse.ArgumentTypeError("is empty; give the name of a folder")
   is_url(name)  # Raises an error for an invalid URL.
   return os.path.expanduser(name)
 

@@ -98,7 +98,7 @@ def _print_set(bindings: Sequence[Binding], called: Values, console: Console) ->
   for line in _aligned(rows):
     console.print(line, markup=False)
   number = sum(source.startswith("default") for *_, source in _rows(called, bindings))
-  console.print(f"\n{number} more values have their defaults, which --explain=all prints",
+  console.print(f"\n{number} more values keep their defaults; --explain=all prints them",
                 style="dim")
 
 
@@ -113,8 +113,8 @@ def _print_all(bindings: Sequence[Binding], called: Values, console: Console) ->
   for row, line in zip(rows, _aligned(rows), strict=True):
     before, owner = owner, row[0].rpartition(".")[0]
     if row is others[0]:
-      console.print("\nNot used to build the run and to trace its step. An evaluation or the "
-                    "training loop may use them;\nthose that are set and have no effect end the "
+      console.print("\nNot used to build the run or trace its step. An evaluation or the "
+                    "training loop may use them;\nany that are set but have no effect end the "
                     "run after its first step:\n")
     elif before not in ("", owner):
       console.print()
@@ -176,7 +176,7 @@ def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Bindin
       return "the program"
   # gin does not record whether the program passed a function in place of the default one.
   used = operative_config().get((scope, selector), {parameter: None})
-  return "default" if parameter in used else "default, unless the program gives one"
+  return "default" if parameter in used else "default, unless the program sets it"
 
 
 def _configuration_of(run: str) -> str:
@@ -192,7 +192,7 @@ def _configuration_of(run: str) -> str:
     differences.values(written)
   except (OSError, ValueError) as error:
     reason = "no such file" if isinstance(error, FileNotFoundError) else first_line(error)
-    raise UsageError(f"--diff={run}: {path}: {reason}; write the workdir of a run") from error
+    raise UsageError(f"--diff={run}: {path}: {reason}; give the workdir of a run") from error
   return written
 
 

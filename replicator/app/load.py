@@ -89,7 +89,7 @@ def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
   Modules are searched for in the folder where the run was started only if it `is_trusted`.
   """
   if step is not None and step != "best" and not (isinstance(step, int) and step >= 0):
-    raise UsageError(f"step = {step!r}: write the step of a checkpoint, or 'best'")
+    raise UsageError(f"step = {step!r}: must be the step of a checkpoint, or 'best'")
   folder = folder_of(run, "newest" if step is None else "all")
   facts = rerun.read_facts(folder, REMEDY)
   before = _calls()
@@ -129,7 +129,7 @@ def configured(folder: pathlib.Path, facts: Mapping[str, Any], bindings: Sequenc
   except UsageError as error:
     if not isinstance(error.__cause__, ModuleNotFoundError):
       raise
-    where = "it is not there either" if is_trusted else "--yes looks for it there, too"
+    where = "it is not there either" if is_trusted else "--yes also looks for it there"
     raise UsageError(
         f"{error}; the run was started in {facts['working_directory']}: {where}") from error
   return main
@@ -145,7 +145,7 @@ def check_program(run: str, is_read: bool) -> None:
     return
   shown = ascii(" ".join(program))[1:-1]
   raise UsageError(f"{run}/run.json: names the program `{shown}`, which runs when the run is "
-                   "loaded; read it, and write --yes")
+                   "loaded; read it, then add --yes")
 
 
 def _process_remembered() -> contextlib.ExitStack:
@@ -186,8 +186,8 @@ def _check_alike(folder: pathlib.Path, of_run: dict[str, str], here: dict[str, s
   for name in sorted(of_run.keys() | here.keys()):
     then, now = of_run.get(name), here.get(name)
     if then != now:
-      raise UsageError(f"{folder}: has {name} = {then}, and this process {now}, which the step "
-                       "would read when it is called; load the run in a process of its own, or "
+      raise UsageError(f"{folder}: has {name} = {then}, but this process has {now}, which the "
+                       "step would read when it is called; load the run in a separate process, or "
                        "after gin.clear_config()")
 
 
@@ -206,7 +206,7 @@ def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
   """
   words, file = facts["program"], facts["program_file"]
   if file is None:
-    raise UsageError("the run was trained in a notebook, and has no program; write "
+    raise UsageError("the run was trained in a notebook, so it has no program; call "
                      "replicator.load(run, main=...), with the function that called train")
   name = words[1] if words[:1] == ["-m"] else None
   found = []
@@ -220,7 +220,7 @@ def main_of_run(facts: Mapping[str, Any]) -> Callable[[str], None]:
     if main is None:
       main = main_of(lambda: _run_main_block(found[0]))
     elif not found:
-      raise UsageError(f"{name or file}: calls app.run(main) when it is imported; write "
+      raise UsageError(f"{name or file}: calls app.run(main) when it is imported; put "
                        'if __name__ == "__main__": above the call')
   finally:
     sys.argv = arguments
@@ -251,10 +251,10 @@ def _module_of_file(file: str) -> types.ModuleType:
   if loaded := _loaded_from(file):
     return loaded
   if not os.path.isfile(file):
-    raise UsageError("the file is missing; put it back")
+    raise UsageError("the file is missing; restore it")
   name = pathlib.Path(file).stem
   if name in sys.modules:
-    raise UsageError(f"another module is called '{name}'; load the run in a process of its own")
+    raise UsageError(f"another module is named '{name}'; load the run in a separate process")
   folder = os.path.dirname(file)
   if folder not in sys.path:  # Python puts it there for the modules beside a program.
     sys.path.insert(0, folder)

@@ -15,15 +15,15 @@ def add_loading_flags(parser: Parser) -> None:
 def add_program_flags(parser: Parser) -> None:
   """Adds the flags of a command that uses the program of a run, and `--debug`."""
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
-                      help="a gin binding that overrides the run's, such as where the data is")
+                      help="a gin binding that overrides the run's, such as the path of the data")
   parser.add_argument("--yes", action="store_true",
-                      help="use a program that is no experiment of this project, or modules of the "
-                           "folder in which it was started")
+                      help="use a program that is not an experiment of this project, or modules "
+                           "from the folder where the run was started")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
 def _checkpoint_step(text: str) -> int | str:
   """Parses the value of `--step`: the number of a step, or 'best'."""
   if text != "best" and not text.isdigit():
-    raise argparse.ArgumentTypeError(f"'{text}': write the step of a checkpoint, or 'best'")
+    raise argparse.ArgumentTypeError(f"'{text}': must be the step of a checkpoint, or 'best'")
   return text if text == "best" else int(text)

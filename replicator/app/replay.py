@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-  parser = Parser(description="Runs the step that ended a run once more.")
+  parser = Parser(description="Reruns the step that ended a run.")
   parser.add_argument("run", metavar="RUN", help="the workdir of the run, a folder or a URL")
   parser.add_argument("--step", type=int, metavar="N",
                       help="the step that failed; by default the last one")
@@ -80,7 +80,7 @@ def _trained(program: Callable[[str], None], workdir: str, failure: Failure) -> 
     try:
       program(workdir)
     except RunFailed as error:
-      raise RunFailed(f"not replayed, since another step fails on one device: "
+      raise RunFailed(f"not replayed, since a different step fails on one device: "
                       f"{str(error).partition(';')[0]}") from error
     raise UsageError(f"the program did not train to step {failure.step - 1}")
   return until.run

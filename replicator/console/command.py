@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
     """Adds `--gin_file`, `--gin_param` and `--debug`."""
     self.add_argument("--gin_file", action="append", default=[], metavar="F",
                       type=os.path.expanduser,
-                      help="a gin file; further ones add to the first and override it")
+                      help="a gin file; may be repeated: later files override earlier ones")
     self.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a gin binding; overrides the files")
     self.add_argument("--debug", action="store_true", help="show tracebacks")

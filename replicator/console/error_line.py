@@ -25,37 +25,37 @@ _MISMATCH = (r"(?=.*\bfloat(32)?\b)(Input '\w+' of '\w+' Op has type .* of argum
 # TensorFlow's messages for common mistakes in a step, up to the part that a remedy replaces.
 _REMEDIES = {
     rf"(?=.*\b(half|b?float16)\b){_MISMATCH}":
-        "in half precision the outputs of a network are half, too; write its last layer with "
-        "dtype=keras.config.floatx(), or tf.cast(outputs, keras.config.floatx())",
+        "in half precision, a network's outputs are half precision too; give its last layer "
+        "dtype=keras.config.floatx(), or use tf.cast(outputs, keras.config.floatx())",
     rf"(?=.*\b(double|float64)\b){_MISMATCH}":
-        "the run computes in float64; write keras.config.floatx() in place of tf.float32",
+        "the run computes in float64; use keras.config.floatx() instead of tf.float32",
     r"Using a symbolic `tf.Tensor` as a Python `bool` is not allowed":
-        "a compiled step has no Python `if` on tensors; write tf.where or tf.cond",
+        "a compiled step cannot use a Python `if` on tensors; use tf.where or tf.cond",
     r"Iterating over a symbolic `tf.Tensor` is not allowed":
-        "write tf.unstack(x), or loop over range(x.shape[0])",
-    r"len is not well defined for a symbolic Tensor": "write x.shape[0]",
+        "use tf.unstack(x), or loop over range(x.shape[0])",
+    r"len is not well defined for a symbolic Tensor": "use x.shape[0]",
     r"'\w*Tensor' object has no attribute 'numpy'":
         "a tensor of a compiled step has no value yet; compute with tf, or run with --eager",
     r"numpy\(\) is only available when eager execution is enabled":
-        "a tensor of a compiled step has no value yet; compute with tf, and in place of "
-        "set_weights(other.get_weights()) write set_weights(other.weights)",
+        "a tensor of a compiled step has no value yet; compute with tf, and instead of "
+        "set_weights(other.get_weights()) use set_weights(other.weights)",
     r"Cannot convert a symbolic tf.Tensor \(\S+\) to a numpy array":
         "a tensor of a compiled step has no value yet; compute with tf instead of NumPy",
     r"\w+\(\) argument must be .*, not 'SymbolicTensor'":
-        "a tensor of a compiled step has no value yet; write tf.cast",
+        "a tensor of a compiled step has no value yet; use tf.cast",
     r"'Optimizer' object has no attribute 'apply_gradients'":
-        "write apply(gradients, variables), which takes their mean over the replicas first",
+        "use apply(gradients, variables), which averages them over the replicas first",
     r"'\w+' object has no attribute 'minimize'":
-        "write wrap_optimizer(optimizer, variables), which has minimize(loss_fn, batch)",
+        "use wrap_optimizer(optimizer, variables), which has minimize(loss_fn, batch)",
     r"Method requires being in cross-replica context|next\(iterator\) should be called from":
-        "a step runs on every replica already; call the network itself, and not its fit, evaluate, "
-        "predict or train_on_batch, or a strategy",
+        "a step already runs on every replica; call the network itself, not a strategy or its fit, "
+        "evaluate, predict or train_on_batch",
     r"Unable to lift tensor <tf.Tensor 'seed_generator[^>]*>":
         "keras.random makes a generator in the step; draw with replicator.random",
     r"Unable to lift tensor <[^>]*>":
-        "a variable is made in the step; make variables in its constructor, as its attributes",
+        "a variable is created in the step; create variables in its constructor, as its attributes",
     r"tf.function only supports singleton tf.Variables created on the first call":
-        "make variables in the constructor of the step, as its attributes",
+        "create variables in the constructor of the step, as its attributes",
     r"(segment_ids|indices)\[.*\] = -?\d+ is (out of range|not in) \[0, \d+\)":
         "an index, such as a label, is too large or negative",
 }

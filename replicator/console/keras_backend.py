@@ -18,7 +18,7 @@ def use_tensorflow() -> None:
   if "keras" in sys.modules:
     config = getattr(sys.modules["keras"], "config", None)  # None while it is being imported.
     if config and config.backend() != _NAME:
-      raise UsageError(f"Keras is imported with the backend {config.backend()}; import replicator "
+      raise UsageError(f"Keras was imported with the backend {config.backend()}; import replicator "
                        f"before keras, or set KERAS_BACKEND={_NAME}")
     return
   by, asked = "KERAS_BACKEND", os.environ.get("KERAS_BACKEND")

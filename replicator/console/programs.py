@@ -64,7 +64,7 @@ def program_of(words: list[str]) -> tuple[str, list[str]]:
     raise UsageError(f"replicator {command}: no such command."
                      f"{nearest(command, [*COMMANDS, 'run'])} replicator --help lists them")
   if not rest or rest[0].startswith("-"):
-    raise UsageError("replicator run: write the name of an experiment, as in replicator run sngan "
+    raise UsageError("replicator run: add the name of an experiment, as in replicator run sngan "
                      "--gin_file=sngan_digits.gin; python -m experiments lists them")
   name, *rest = rest
   if "." in name:

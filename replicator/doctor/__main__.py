@@ -71,7 +71,7 @@ def _check_replicas(main: Callable[[str], None], flags: argparse.Namespace, word
         f"{precision}, against 1 replica\n(the largest relative difference of a batch, loss, "
         f"gradient or variable; up to {check.tolerance:g} is rounding)", flush=True)
   return _conclude(check.results(words), "trains the same however it is divided",
-                   "does not train and log the same however it is divided",
+                   "does not train or log the same when it is divided",
                    "trains the same in every variant that was compared")
 
 
@@ -83,7 +83,7 @@ def _check_resume(main: Callable[[str], None], flags: argparse.Namespace, words:
         main, flags.gin_file, flags.gin_param, flags.train_in, flags.train_until, steps))
     return 0
   check = resume_check.ResumeCheck(words, flags.gin_file, flags.gin_param, steps)
-  print(f"{flags.experiment}: {steps} steps, against the same run ended after step {steps // 2} "
+  print(f"{flags.experiment}: {steps} steps, against the same run stopped after step {steps // 2} "
         "and resumed in a new process\n(every logged scalar and every saved variable, bit for bit)",
         flush=True)
   return _conclude(check.results(), "resumes exactly", "does not resume exactly")
@@ -97,11 +97,11 @@ def _predict(main: Callable[[str], None], flags: argparse.Namespace, words: list
         + ("over all replicas (strong scaling)" if flags.strong else
            "on every replica (weak scaling; --strong divides them)"))
   seconds = flags.step_seconds or cost.seconds
-  print(f"  one replica computes for {1000 * seconds:.4g} ms a step, "
+  print(f"  one replica computes for {1000 * seconds:.4g} ms per step, "
         + ("as --step_seconds says" if flags.step_seconds else "measured here"))
   print(f"  each replica takes part in {model.counted(cost.transfers)}\n"
         f"  each of N replicas keeps {model.kept(cost.weights, cost.state, cost.transfers)}\n"
-        "efficiency, if no replica computes while it sends:")
+        "efficiency, if computation and communication do not overlap:")
   networks = ({"given": model.Network(flags.bandwidth, flags.latency)} if flags.bandwidth
               else model.NETWORKS)
   most = cost.batch_size if flags.strong else max(model.REPLICAS)
@@ -140,9 +140,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   parser.add_argument("--precision", choices=["float64", "float32"],
                       help="float64 to prove, float32 to compare loosely")
   scaling = parser.add_argument_group("with --scaling")
-  scaling.add_argument("--bandwidth", type=_positive, help="of a replica, in bytes a second")
+  scaling.add_argument("--bandwidth", type=_positive, help="of a replica, in bytes per second")
   scaling.add_argument("--latency", type=_positive, help="of a hop, in seconds")
-  scaling.add_argument("--step_seconds", type=_positive, help="what one replica takes elsewhere")
+  scaling.add_argument("--step_seconds", type=_positive, help="what a replica takes elsewhere")
   scaling.add_argument("--strong", action="store_true", help="divide the batch over the replicas")
   for name, kind in (("record", str), ("train_in", str), ("train_until", int)):
     parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)  # For its processes.
@@ -154,7 +154,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if getattr(flags, name) and not flags.scaling:
       raise UsageError(f"--{name}: works only with --scaling")
   if bool(flags.bandwidth) != bool(flags.latency):
-    raise UsageError("--bandwidth and --latency: write both for a network of your own, such as "
+    raise UsageError("--bandwidth and --latency: give both for your own network, such as "
                      "--bandwidth=12.5e9 --latency=26e-6, or neither")
   if flags.precision:
     flags.gin_param.append(f"train.precision = '{flags.precision}'")

@@ -37,7 +37,7 @@ def load(experiment: str) -> Callable[[str], None]:
   except (ImportError, ValueError):
     found = False
   if not found:
-    raise UsageError(f"--experiment={experiment}: no such {'file' if is_file else 'module'}; write "
+    raise UsageError(f"--experiment={experiment}: no such {'file' if is_file else 'module'}; use "
                      "experiments.NAME or path/to/file.py")
   arguments, sys.argv = sys.argv, [experiment]
   try:
@@ -93,11 +93,11 @@ def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
     if not is_late and status == 0:
       return pickle.loads(path.read_bytes())
     lines = output.read_text(errors="replace").splitlines()
-  last = f"; its last line is '{lines[-1].strip()}'" if lines else ", and printed nothing"
+  last = f"; its last line was '{lines[-1].strip()}'" if lines else ", and printed nothing"
   if is_late:
     typed = shlex.join(["replicator", "doctor", *words])
     raise UsageError(f"{typed} did not end within {LIMIT / 60:g} minutes{last}; if it only needs "
-                     "more time, write fewer --steps or a smaller train.global_batch_size")
+                     "more time, use fewer --steps or a smaller train.global_batch_size")
   how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
   errors = [found[1] for line in lines if (found := _ERROR.fullmatch(line))]
   raise UsageError(errors[0] if errors else f"the process {how}{last}")

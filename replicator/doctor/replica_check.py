@@ -58,7 +58,7 @@ class ReplicaCheck:
     yield self._microbatch_result()
     if self._devices > 1:
       yield CheckResult("2 processes", SKIPPED,
-                        "Replicator.devices_per_replica works in one process")
+                        "Replicator.devices_per_replica works only in one process")
     else:
       yield self._result("2 processes", 2, lambda: recorded_by(words, workers=2))
 
@@ -82,8 +82,8 @@ class ReplicaCheck:
     # Statistics per micro-batch train differently from those of the full batch.
     result = self._result(name, 2, functools.partial(self._record, 2, 2),
                           lambda: self._record(1, 2))
-    note = ("compared on 2 replicas with 2 micro-batches on 1: GlobalBatchNorm takes its "
-            "statistics by micro-batch")
+    note = ("compared on 2 replicas with 2 micro-batches on 1: GlobalBatchNorm computes "
+            "its statistics per micro-batch")
     return dataclasses.replace(result, notes=(note, *result.notes))
 
   def _result(self, name: str, parts: int, record: Callable[[], ReplicaRecording],
@@ -105,7 +105,7 @@ class ReplicaCheck:
     agreeing = diagnosis.agreeing(reference.quantities, other, self.tolerance)
     return CheckResult(name, DIFFERS, detail, (
         f"first: {case.place()}", f"likely cause: {cause}",
-        *([f"nevertheless agree: all {' and all '.join(agreeing)}"] if agreeing else [])))
+        *([f"still agree: all {' and all '.join(agreeing)}"] if agreeing else [])))
 
   def _failure(self, name: str, error: Exception) -> CheckResult:
     if "does not divide" in str(error):
@@ -126,8 +126,8 @@ class ReplicaCheck:
       return ("the step is not deterministic: two runs on one replica differ as well; draw random "
               "numbers with replicator.random, and weights with Keras initializers")
     return "" if self._differs_again.key[1] != kind else (
-        "the input is not deterministic: two runs on one replica differ as well; give its shuffles "
-        "the seed context.seed")
+        "the input is not deterministic: two runs on one replica differ as well; seed its shuffles "
+        "with context.seed")
 
   @functools.cached_property
   def _differs_again(self) -> diagnosis.Deviation | None:

@@ -97,12 +97,12 @@ def cause_before(first: Mismatch, unbroken: ResumeRecording, again: ResumeRecord
                  deterministic: bool = True) -> str:
   """Explains why two processes from step 0 differ; `deterministic` is the setting of `train`."""
   if not deterministic:
-    return ("train.deterministic = False: operations may add up in another order each time; set "
+    return ("train.deterministic = False: operations may sum in a different order each time; set "
             "it to True")
   step = _first_other_batch(first.step, unbroken, again)
   if step:
-    return (f"the input: each process gets another batch at step {step}; give each shuffle and "
-            "each draw a seed, such as that of the InputContext, not an unseeded "
+    return (f"the input: each process gets a different batch at step {step}; seed each shuffle "
+            "and draw, for example with the seed of the InputContext, not with an unseeded "
             "np.random.default_rng() or the time, and sort the entries of a folder or a set")
   return ("two processes with the same seed differ: the step or its weights use an unseeded "
           "np.random.default_rng(), the time or the order of a set; draw with replicator.random")
@@ -119,22 +119,22 @@ def cause_after(first: Mismatch, saved: int, unbroken: ResumeRecording, again: R
     return _cause_in_input(step, saved, unbroken, resumed)
   causes = []
   if lost := lost_values(unbroken, again, resumed, saved + 1):
-    causes.append("Python values that are others after the resume, and in no checkpoint: "
-                  f"{listed(lost)}; keep them in tf.Variables that are attributes of the step, or "
-                  "in an environment, have them depend on the seed of its episode alone")
+    causes.append("Python values that differ after the resume and are not in the checkpoint: "
+                  f"{listed(lost)}; keep them in tf.Variables that are attributes of the step, or, "
+                  "in an environment, make them depend only on the seed of its episode")
   elif unbroken.changed:
-    causes.append(f"Python values that change from step to step and are in no checkpoint: "
+    causes.append("Python values that change from step to step and are not in the checkpoint: "
                   f"{listed(unbroken.changed)}; keep them in tf.Variables that are attributes of "
                   "the step")
   if unbroken.evidence.stateful_draws:
-    causes.append(f"{listed(unbroken.evidence.stateful_draws)}: the state of its generator is in "
-                  "no checkpoint; draw with replicator.random")
+    causes.append(f"{listed(unbroken.evidence.stateful_draws)}: the state of its generator is "
+                  "not in the checkpoint; draw with replicator.random")
   if unbroken.evidence.python_code and not causes:
-    causes.append(f"{listed(unbroken.evidence.python_code)}: what it keeps in Python is in no "
-                  "checkpoint; compute with TensorFlow, and keep it in tf.Variables")
+    causes.append(f"{listed(unbroken.evidence.python_code)}: its state in Python is not in the "
+                  "checkpoint; compute with TensorFlow, and keep the state in tf.Variables")
   return "; or ".join(causes) or (
-      "something the step depends on is in no checkpoint: a Python value, a file, the time; keep "
-      "everything that changes in tf.Variables that are attributes of the step")
+      "something the step depends on is not in the checkpoint: a Python value, a file, the time; "
+      "keep everything that changes in tf.Variables that are attributes of the step")
 
 
 def _cause_in_input(step: int, saved: int, unbroken: ResumeRecording, resumed: ResumeRecording
@@ -142,13 +142,13 @@ def _cause_in_input(step: int, saved: int, unbroken: ResumeRecording, resumed: R
   starts_over = unbroken.batches.get(step - saved) == resumed.batches[step]
   what = (f"the input starts over: step {step} gets the batch of step {step - saved}"
           if starts_over else
-          f"the input: step {step} gets another batch than in the uninterrupted run")
+          f"the input: step {step} gets a different batch than in the uninterrupted run")
   if unbroken.has_source:
-    return (f"{what}; load(index) must depend only on the index: use no counter and no np.random, "
-            "and tf.random.stateless_uniform with the index in its seed")
+    return (f"{what}; load(index) must depend only on the index: use no counter or np.random, but "
+            "tf.random.stateless_uniform with the index in its seed")
   inputs = [path for path in unbroken.changed if path.startswith("inputs")]
-  return (f"{what}; the data set must be the same whenever it is made, since a resumed run skips "
-          "to its step: seed its shuffles, and keep no position outside of it"
+  return (f"{what}; the data set must be the same every time it is created, since a resumed run "
+          "skips to its step: seed its shuffles, and keep no position outside of it"
           + (f" (changed: {listed(inputs)})" if inputs else ""))
 
 
@@ -190,7 +190,7 @@ class ResumeCheck:
     self._strategy = bound("Replicator.strategy", "default")
     if self._strategy == "parameter_server":
       raise UsageError("Replicator.strategy = 'parameter_server': its workers overtake each other, "
-                       "so that no two runs are the same; write another strategy")
+                       "so no two runs are the same; choose another strategy")
 
   def results(self) -> Iterator[CheckResult]:
     """Yields each row of the table as soon as it is known."""
@@ -224,8 +224,8 @@ class ResumeCheck:
     if lost := [path for path in lost_values(unbroken, again, resumed)
                 if path.startswith(CALLBACKS)]:
       yield CheckResult("callbacks", DIFFERS, f"{listed(lost)} after the resume", (
-          "likely cause: a Python value is in no checkpoint; make the callback a tf.Module, too, "
-          "and keep it in a tf.Variable",))
+          "likely cause: a Python value is not in the checkpoint; make the callback a tf.Module "
+          "too, and keep the value in a tf.Variable",))
 
   def _train(self, workdir: pathlib.Path, until: int) -> ResumeRecording:
     """Trains in new processes, from the newest step of `workdir` until step `until` is saved."""

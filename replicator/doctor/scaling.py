@@ -30,6 +30,6 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
   with replaced(strategy="mirrored", logical_cpus=2 * devices, jit_compile=False):
     transfers = record(main, calls=0).transfers
   if not transfers:
-    raise UsageError("the step makes no collective: each replica would train by itself; make its "
-                     "optimizers with replicator.wrap_optimizer")
+    raise UsageError("the step calls no collective: each replica would train on its own; create "
+                     "its optimizers with replicator.wrap_optimizer")
   return dataclasses.replace(alone, transfers=transfers)

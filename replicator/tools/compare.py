@@ -45,7 +45,7 @@ def _compare(words: list[str]) -> int:
   parser.add_argument("--output", default="compare.html", metavar="FILE", type=os.path.expanduser,
                       help="the page to write")
   parser.add_argument("--seeds", action="store_true",
-                      help="show runs that differ in their seed alone as one: the mean, and the "
+                      help="show runs that differ only in their seed as one: the mean and the "
                       "standard deviation")
   flags = parser.parse_args(words)
   found = read(flags.runs)
@@ -54,13 +54,13 @@ def _compare(words: list[str]) -> int:
     groups = seeds.grouped(found)
     title, table = _MEANS, seeds.metrics(groups)
     found = {label: seeds.mean_of(runs) for label, runs in groups.items()}
-  refuse_url(flags.output, "--output", "write a file")
+  refuse_url(flags.output, "--output", "choose a file")
   output = pathlib.Path(flags.output)
   text = page(found, title, table)
   try:
     atomic.write_whole(output, text)
   except (OSError, ValueError) as error:
-    why = error.strerror if isinstance(error, OSError) else "it names no file"
+    why = error.strerror if isinstance(error, OSError) else "it is not the name of a file"
     raise UsageError(f"--output={output}: cannot be written ({why})") from error
   _print(found, title, table)
   print(f"wrote {output}")
@@ -72,8 +72,8 @@ def read(folders: Sequence[str]) -> dict[str, Run]:
   found = [reader.read(folder) for folder in folders]
   for folder, run in zip(folders, found, strict=True):
     if not run.rows and not run.facts:
-      raise UsageError(f"'{folder}': holds no run: neither run.json nor metrics.jsonl can be read; "
-                       "write the workdir of a run")
+      raise UsageError(f"'{folder}': is not a run: neither run.json nor metrics.jsonl can be read; "
+                       "give the workdir of a run")
   names = [run.folder.resolve().name for run in found]
   return {name if names.count(name) == 1 else str(run.folder): run
           for name, run in zip(names, found, strict=True)}
@@ -139,7 +139,7 @@ def _print(found: Mapping[str, Run], title_of_metrics: str, of_metrics: Rows) ->
   console = Console(markup=False, highlight=False, emoji=False)
   labels = list(found)
   tables = {"": facts(found), title_of_metrics: of_metrics,
-            "configuration that differs": configuration(found)}
+            "configuration differences": configuration(found)}
   size = max(1, console.width // _WIDTH - 1)
   for begin in range(0, len(labels), size):
     part = slice(begin, begin + size)

@@ -43,7 +43,7 @@ def connect(needed_by: str, remote: str | None = None, **local: Any) -> Any:
                 else {"address": "local", "include_dashboard": False, **local}))
   except (OSError, ValueError) as error:
     written = needed_by if remote else f"RAY_ADDRESS={wanted}"
-    raise UsageError(f"{written}: no cluster of Ray there ({error}); start one with 'ray start "
+    raise UsageError(f"{written}: no Ray cluster there ({error}); start one with 'ray start "
                      f"--head'{'' if remote else ', or unset RAY_ADDRESS for a local one'}"
                      ) from error
   return ray

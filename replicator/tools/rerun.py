@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _rerun(words: list[str]) -> int:
-  parser = Parser(description="Runs a run again, from the files of its workdir.")
+  parser = Parser(description="Repeats a run from the files in its workdir.")
   parser.add_argument("run", metavar="RUN", type=os.path.expanduser,
                       help="the workdir of a run, a folder or a URL")
   parser.add_argument("--workdir", metavar="DIR", type=os.path.expanduser,
@@ -46,7 +46,7 @@ def _rerun(words: list[str]) -> int:
   parser.add_argument("--exact", action="store_true",
                       help="do not start if the code, the versions or the machine differ")
   parser.add_argument("--yes", action="store_true",
-                      help="start the command without a question, as a script must")
+                      help="start the command without asking, as a script must")
   flags = parser.parse_args(words)
   run = folder_of(flags.run).resolve()
   facts = read_facts(run)
@@ -55,15 +55,15 @@ def _rerun(words: list[str]) -> int:
   command, variables = make_command(run, facts, workdir), make_environment(facts)
   shown = _shown(command, facts["working_directory"], variables)
   if not flags.yes and not sys.stdin.isatty():
-    raise UsageError(f"{run}/run.json: its command is not started unseen: {shown}; read it, and "
-                     "write --yes to start it")
+    raise UsageError(f"{run}/run.json: its command was not started: {shown}; read it, then "
+                     "add --yes to start it")
   changed = differences(facts, now(facts), run)
   for line in changed:
     print(f"differs now: {line}")
   if changed and flags.exact:
     raise RunFailed("--exact: not started, because the numbers may differ")
   if not changed:
-    print("everything that the run recorded is as it was")
+    print("everything that the run recorded is unchanged")
   print(f"running again in {workdir}: {shown}", flush=True)
   if not flags.yes and not _agrees():
     raise RunFailed("not started, because the answer was not yes")
@@ -85,13 +85,13 @@ def read_facts(run: pathlib.Path, remedy: str = "") -> dict[str, Any]:
   missing. `remedy` is advice for such runs; by default, to start the run by hand.
   """
   if not (run / "run.json").is_file():
-    raise UsageError(f"{run}/run.json: missing; write the workdir of a run")
+    raise UsageError(f"{run}/run.json: missing; give the workdir of a run")
   facts = reader.read_facts(run)
   for name in ("program", "program_file", "argv", "working_directory"):
     if name not in facts:
       remedy = remedy or f"start it by hand with --gin_file={run}/config.gin"
-      raise UsageError(f"{run}/run.json: has no '{name}', because it is corrupt or an earlier "
-                       f"version wrote it; {remedy}")
+      raise UsageError(f"{run}/run.json: has no '{name}', because it is corrupt or was written by "
+                       f"an earlier version; {remedy}")
   if not (run / "config.gin").is_file():
     raise UsageError(f"{run}/config.gin: missing; it is written after the first step, which this "
                      "run did not reach")
@@ -106,15 +106,15 @@ def make_command(run: pathlib.Path, facts: Mapping[str, Any], workdir: str | os.
   """
   config = f"--gin_file={run / 'config.gin'}"
   if facts["program_file"] is None:
-    raise UsageError(f"{run}: was trained in a notebook, and has no command; run its cell again")
+    raise UsageError(f"{run}: was trained in a notebook, so it has no command; rerun its cell")
   if os.fspath(workdir) == str(run):
-    raise UsageError(f"--workdir={workdir}: is the folder of the run itself; write another")
+    raise UsageError(f"--workdir={workdir}: is the folder of the run itself; choose another")
   earlier = reader.read_facts(folder_of(workdir, may_be_new=True))
   if config not in earlier.get("argv", [config]):
-    raise UsageError(f"--workdir={workdir}: holds another run; write another folder")
+    raise UsageError(f"--workdir={workdir}: contains another run; choose another folder")
   for kind, name in (("program", "program_file"), ("folder", "working_directory")):
     if not os.path.exists(facts[name]):
-      raise UsageError(f"{run}/run.json: the {kind} {facts[name]} is missing; put it back")
+      raise UsageError(f"{run}/run.json: the {kind} {facts[name]} is missing; restore it")
   words = [sys.executable, *facts["program"], config, *_other_flags(facts["argv"]),
            f"--workdir={workdir}"]
   sizes = {kind: len(tasks) for kind, tasks in _cluster(facts).items()}
@@ -176,10 +176,10 @@ def differences(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.
     lines.append(f"processes: ran on the hosts {', '.join(sorted(hosts))}")
   variables = then.get("environment", {})
   if unknown := sorted(variables.keys() - provenance.environment(variables).keys()):
-    lines.append(f"environment: {', '.join(unknown)} of run.json is not taken over")
+    lines.append(f"environment: {', '.join(unknown)} of run.json is ignored")
   for entry in then.get("resumed", []):
     if entry.get("before"):
-      lines.append(f"the run itself: resumed at step {entry['step']} with changes of "
+      lines.append(f"the run itself: resumed at step {entry['step']} with changes to "
                    f"{', '.join(name.replace('_', ' ') for name in entry['before'])}")
   return lines
 
@@ -191,11 +191,11 @@ def _of_code(then: Mapping[str, Any], today: Mapping[str, Any], run: pathlib.Pat
   commit, patch = was.rstrip("+"), run / str(then.get("git_diff"))
   changes = patch.read_bytes() if patch.is_file() else b""
   if was.endswith("+") and not changes:
-    return [f"code: commit {commit} with changes that were not saved; {is_now} now"]
+    return [f"code: commit {commit} with unsaved changes; {is_now} now"]
   if (was, changes) == (is_now, today["diff"]):
     return []
   restore = f"git checkout {commit}" + (f" && git apply {patch}" if changes else "")
-  others = ", with other changes" if was == is_now else ""
+  others = ", with different changes" if was == is_now else ""
   return [f"code: commit {was} then, {is_now} now{others}; `{restore}` restores it"]
 
 

@@ -37,6 +37,6 @@ class Evaluation:
                         ("histograms", writer.checked_histogram)):
       values = getattr(self, name)
       if not isinstance(values, dict):
-        raise UsageError(f"Evaluation: the {name} are a {type(values).__name__}; write a dict, "
+        raise UsageError(f"Evaluation: the {name} are a {type(values).__name__}; pass a dict, "
                          f"{writer.EXAMPLES[name]}")
       setattr(self, name, {key: check("Evaluation", key, value) for key, value in values.items()})

@@ -38,7 +38,8 @@ def wanted(run: Run) -> int | None:
   if run.is_chief and step >= 0:
     earlier = reader.read_facts(run.workdir).get(_FACT) or {}
     if (earlier.get("step"), earlier.get("settings")) == (step, _settings()):
-      run.say(f"--from_step={step}: these settings have gone back to it already, and resume")
+      run.say(f"--from_step={step}: the run already went back to it with these settings; "
+              "resuming")
       step = -1
   agreed = int(run.replicator.by_worker(step)[0])
   return None if agreed < 0 else agreed

@@ -27,7 +27,7 @@ _BYTES = 2 ** 20  # The most bytes of an array.
 _DAY = 86_400.0
 _PLAIN = (bool, int, float, complex, np.generic, str, bytes)
 
-REMEDY = ("number a set only when it is sorted, take no hash() of a string, and give each "
+REMEDY = ("sort a set before numbering its elements, do not use hash() of a string, and give each "
           "generator a seed")
 
 
@@ -38,7 +38,7 @@ def noted(run: Run) -> dict[str, dict[str, str]]:
   """
   found = digests(run.module)
   if names := agreement.differing(run.replicator.worker_id, run.replicator.num_pipelines, found):
-    run.say(f"warning: the workers made different values of the step's {named(names)}; {REMEDY}")
+    run.say(f"warning: the workers have different values of the step's {named(names)}; {REMEDY}")
   return {"python_state": found}
 
 

@@ -101,7 +101,7 @@ class Journal:
     run = self._run
     if not isinstance(found, Evaluation):
       raise UsageError(f"evaluate returned a {type(found).__name__}; return replicator.Evaluation("
-                       "{'score': 0.5}), of numbers to log")
+                       "{'score': 0.5}), with the numbers to log")
     if run.is_chief:
       if found.method and self._record.note("evaluation", found.method):
         run.say(f"evaluation: {found.method}")
@@ -120,8 +120,8 @@ class Journal:
             ("images", found.images), ("histograms", found.histograms)) if values]
     run.say("  ".join([f"step {run.step}", *(shown or ["evaluated"])]))
     best = run.retention.keep_best or ""
-    line = (f"Checkpoints.keep_best = '{best}': the evaluation has no scalars, and without one of "
-            "that name no checkpoint is the best")
+    line = (f"Checkpoints.keep_best = '{best}': the evaluation has no scalars, so no checkpoint "
+            "can be the best")
     if scalars:
       run.retention.check_logged(list(scalars), evaluated=True)
     elif best.startswith("eval/") and line not in run.warnings:
@@ -184,8 +184,8 @@ class Journal:
           self._note_end(f"failed: {line_of(error)}")
     calls.end(error)
     if fault:
-      raise RunFailed(f"{self._run.workdir}: cannot be written any more ({fault}); the checkpoints "
-                      "are as they were") from error
+      raise RunFailed(f"{self._run.workdir}: can no longer be written ({fault}); the checkpoints "
+                      "are intact") from error
 
   def done(self, calls: Calls) -> None:
     """Ends a run that has made its last step, or that a callback has stopped.
@@ -195,8 +195,8 @@ class Journal:
     if self._without_result and self._run.is_chief and not any(
         math.isfinite(row.get(name, math.nan)) for row in reader.read(self._run.workdir).rows
         for name in self._without_result):
-      raise RunFailed(f"all evaluations found NaN alone, for {', '.join(self._without_result)}: "
-                      "the lines above say why; the checkpoints have what was trained")
+      raise RunFailed(f"all evaluations returned only NaN, for {', '.join(self._without_result)}: "
+                      "the lines above say why; the checkpoints have the trained weights")
     self._note_end(EARLY if self._run.why_stopped else "")
     calls.end(None)
     self._run.writer.flush()

@@ -248,7 +248,7 @@ class Loop:
     try:
       yield
     except GivenUp as missing:
-      self._run.say(f"{missing}, and the run does not wait for it any longer")
+      self._run.say(f"{missing}, and the run no longer waits for it")
       self._preempt()
 
   def _say_stopping(self, line: str) -> None:

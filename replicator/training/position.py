@@ -95,7 +95,7 @@ class Position:
     self.rollback.check_may_roll_back(diverged)
     counted = self.rollback.state()
     if not (self._restore(due_only=True) or self._restore()):
-      raise RunFailed(f"{diverged}; no checkpoint was saved before")
+      raise RunFailed(f"{diverged}; there is no earlier checkpoint")
     line = self.rollback.roll_back(diverged, self.run.step, counted)
     if why := self.run.schedule.missed(self.run.step):
       raise RunFailed(f"{diverged}; {why}") from None
@@ -113,19 +113,20 @@ class Position:
       self.rollback.restore(state)
     steps = run.replicator.by_worker(run.step)
     if len({*steps}) > 1:
-      raise UsageError(f"--workdir: the workers restored the steps {', '.join(map(str, steps))}; "
-                       "all must see the same workdir, on a file system that they share")
+      raise UsageError("--workdir: the workers restored different steps, "
+                       f"{', '.join(map(str, steps))}; all must see the same workdir, on a shared "
+                       "file system")
     return state is not None
 
   def _check_data(self, examples: int | None, digest: str | None) -> None:
     if examples is not None and self._examples not in (None, examples):
-      what = f"with {examples:,} examples, and the data has {self._examples:,}"
+      what = f"with {examples:,} examples, but the data has {self._examples:,}"
     elif digest is not None and self._digest not in (None, digest):
-      what = ("with other data: as many examples, but not the same names, sizes and labels, or not "
-              "in the same order")
+      what = ("with different data: the number of examples is the same, but not their names, sizes "
+              "and labels, or not their order")
     else:
       return
     partial.refuse(
-        f"--workdir: the run was saved {what}, so its steps would get others",
-        "put the data back as it was, write another --workdir, or go on with this data by "
+        f"--workdir: the run was saved {what}, so its steps would get different ones",
+        "restore the old data, choose another --workdir, or continue with this data with "
         "--allow_partial_restore")

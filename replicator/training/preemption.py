@@ -53,7 +53,7 @@ class StopSignal(contextlib.ExitStack):
       self._asked = self._clock()
       self._give_up()
       self._say("stopping after this step; Ctrl-C "
-                f"{'once more ' if number == signal.SIGINT else ''}to stop at once")
+                f"{'again ' if number == signal.SIGINT else ''}to stop at once")
     elif number == signal.SIGINT and self._clock() - self._asked >= SAME_PRESS_SECONDS:
       self._hurry()
 
@@ -66,7 +66,7 @@ class StopSignal(contextlib.ExitStack):
       time.sleep(0.1)
       interrupts += 1
       if interrupts == _INTERRUPTS and context.run.is_program:
-        self._say("error: the run does not answer, and ends at once without saving")
+        self._say("error: the run does not respond; ending it at once without saving")
         os._exit(INTERRUPTED_STATUS)
 
   def _receive(self, number: int) -> None:

@@ -70,7 +70,7 @@ class Schedule:
     if step >= self.steps or step % each == 0:
       return ""
     return (f"train.steps_per_call = {each}: does not divide step {step}, where the run resumes, "
-            f"so that no call would end at a step that is due; write {math.gcd(step, each)}")
+            f"so no call would end at a step where something is due; use {math.gcd(step, each)}")
 
   def _is_due(self, every: int, step: int) -> bool:
     return every > 0 and (step % every == 0 or step == self.steps)

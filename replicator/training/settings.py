@@ -29,10 +29,10 @@ def check_step(step: Callable, has_inputs: bool) -> None:
     raise UsageError("train: make_step returned " + name + "; it must return the step, a function, "
                      "a tf.Module or a keras.Model that is called with a batch")
   if error := _misfit(function_of(step), int(has_inputs)):
-    raise UsageError("the step is called with a batch, and takes none; write def __call__(self, "
-                     "batch), or give train no inputs" if has_inputs else
-                     "the step takes an argument, and train has no inputs to call it with; give "
-                     "train inputs, or write def __call__(self)") from error
+    raise UsageError("the step is called with a batch, but takes no argument; write def "
+                     "__call__(self, batch), or pass no inputs to train" if has_inputs else
+                     "the step takes an argument, but train has no inputs to call it with; pass "
+                     "inputs to train, or write def __call__(self)") from error
 
 
 def batches_of(step: Callable) -> int:
@@ -49,7 +49,7 @@ def check_called(name: str, function: Callable | None, *arguments: str) -> None:
   if function is None:
     return
   if not callable(function):
-    raise UsageError(f"train: {name} is a {type(function).__name__}; give a function of "
+    raise UsageError(f"train: {name} is a {type(function).__name__}; pass a function of "
                      f"({', '.join(arguments)})")
   if error := _misfit(function, len(arguments)):
     raise UsageError(f"train: {name} is called with the {' and its '.join(arguments)}; write "

@@ -214,8 +214,8 @@ def _set_process(replicator: Replicator, precision: str, seed: int, global_batch
   keras.config.set_floatx("float64" if precision == "float64" else "float32")
   keras.config.set_dtype_policy(precision)
   if keras.config.image_data_format() != "channels_last" and replicator.worker_id == 0:
-    print("warning: Keras' image_data_format is channels_first, so that its layers take images "
-          "[n, c, h, w]; images are [n, h, w, c] here: change it in keras.json, or call "
+    print("warning: Keras' image_data_format is channels_first, so its layers take images "
+          "[n, c, h, w]; images here are [n, h, w, c]: change it in keras.json, or call "
           "keras.config.set_image_data_format('channels_last')", file=sys.stderr, flush=True)
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)

@@ -203,9 +203,9 @@ def test_the_card_says_that_no_file_checks_a_label(written, tmp_path):
     (["--formats=savedmodel,tflite"],
      "--formats=tflite: write some of savedmodel,onnx"),
     (["--out=."], "--out=.: exists; write another name, or remove it"),
-    (["--step=last"], "command line: argument --step: 'last': write the step of a checkpoint, or "
-     "'best'."),
-    (["--run=nowhere"], "nowhere/run.json: missing; write the workdir of a run")])
+    (["--step=last"], "command line: argument --step: 'last': must be the step of a checkpoint, "
+     "or 'best'."),
+    (["--run=nowhere"], "nowhere/run.json: missing; give the workdir of a run")])
 def test_a_mistake_is_one_line(flags, line, tmp_path, capsys, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert export.main(["--run=run", "--out=out", *flags]) == 2

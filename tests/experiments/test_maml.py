@@ -86,7 +86,7 @@ def test_the_first_step_in_half_precision_is_as_on_one_device(
       f"train.precision = '{precision}'", *MIRRORED_2])
   maml.train_maml(str(tmp_path))
   said = capsys.readouterr().out
-  assert float(re.search(r"first step: as on one device, (\S+)", said)[1]) < tolerance
+  assert float(re.search(r"first step: same as on one device, (\S+)", said)[1]) < tolerance
 
 
 def test_an_evaluation_may_be_on_fewer_tasks_than_the_picture_has_room_for():

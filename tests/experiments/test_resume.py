@@ -177,7 +177,7 @@ def test_a_full_disk_ends_the_run_and_spares_the_checkpoints(small_disk):
     errors = process.communicate(timeout=HANG_SECONDS)[1].splitlines()
   assert process.returncode == 1
   assert len(errors) == 1, errors
-  assert re.match(rf"error: {workdir}\S*: .*No space left on device.* as they were$",
+  assert re.match(rf"error: {workdir}\S*: .*No space left on device.* are intact$",
                   errors[0]), errors
   folders = list((workdir / "checkpoints").iterdir())
   assert len(folders) >= 3

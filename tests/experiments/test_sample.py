@@ -193,7 +193,7 @@ REFUSED = {
     "--out=x --seed=4294967296": "--seed=4294967296: must be below 2 ** 32",
     "--out=x --seed=1,2": "--seed: several are for --interpolate; write one",
     "--out=x --standing_statistics=0": "'0': write how many passes, such as 16",
-    "--out=x --step=newest": "'newest': write the step of a checkpoint, or 'best'",
+    "--out=x --step=newest": "'newest': must be the step of a checkpoint, or 'best'",
     "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",
     "--out=x.png --interpolate --seed=1,2 --count=1": "--count=1: must be at least 2",
     "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",

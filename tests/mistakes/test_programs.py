@@ -78,40 +78,40 @@ CODE = [  # What stands in the program in place of what, and the line.
      "mine.py:18: TypeError: Input 'y' of 'Mul' Op has type int32 ... (in the layer blocks/1)"),
     # A compiled step is no Python.
     (RETURN, "    loss = self.loss(batch)\n    if loss > 1.0:\n      loss = 1.0\n",
-     "mine.py:34: OperatorNotAllowedInGraphError: ...; write tf.where or tf.cond"),
+     "mine.py:34: OperatorNotAllowedInGraphError: ...; use tf.where or tf.cond"),
     (RETURN, '    return {"loss": self.loss(batch) / len(batch["x"])}\n',
-     "mine.py:33: TypeError: len is not well defined for a symbolic Tensor; write x.shape[0]"),
+     "mine.py:33: TypeError: len is not well defined for a symbolic Tensor; use x.shape[0]"),
     (RETURN, '    return {"loss": sum(x for x in batch["x"])}\n',
-     "mine.py:33: OperatorNotAllowedInGraphError: ... write tf.unstack(x), or loop over ..."),
+     "mine.py:33: OperatorNotAllowedInGraphError: ... use tf.unstack(x), or loop over ..."),
     (RETURN, '    return {"loss": self.loss(batch).numpy()}\n',
      "mine.py:33: AttributeError: ... has no value yet; compute with tf, or run with --eager"),
     (RETURN, '    return {"loss": np.mean(batch["x"])}\n',
      "mine.py:33: NotImplementedError: ... has no value yet; compute with tf instead of NumPy"),
     (RETURN, '    return {"loss": float(self.loss(batch))}\n',
-     "mine.py:33: TypeError: ...; a tensor of a compiled step has no value yet; write tf.cast"),
+     "mine.py:33: TypeError: ...; a tensor of a compiled step has no value yet; use tf.cast"),
     (RETURN, '    return {"loss": tf.Variable(0.0) + self.loss(batch)}\n',
-     "mine.py:33: ValueError: ...; make variables in the constructor of the step, ..."),
+     "mine.py:33: ValueError: ...; create variables in the constructor of the step, ..."),
     # What a step returns, and takes.
     ("__call__(self, batch)", "__call__(self)",
-     "the step is called with a batch, and takes none; write def __call__(self, batch), or ..."),
+     "the step is called with a batch, but takes no argument; write def __call__(...), ..."),
     ("train(Step, data, ", "train(Step, ",
-     "the step takes an argument, and train has no inputs to call it with; give ..."),
+     "the step takes an argument, but train has no inputs to call it with; pass ..."),
     ("train(Step, ", "train(lambda: Step, ",
      "train: make_step returned the class Step; it must return the step, ..."),
     # Gradients and optimizers.
     (RETURN, f"{TAPE}{VARIABLES}    first = tape.gradient(loss, variables)\n{APPLY}",
      "mine.py:37: RuntimeError: A non-persistent GradientTape can only be used ..."),
     (RETURN, f"{TAPE}{VARIABLES}    self.optimizer.apply_gradients(zip(variables, variables))\n",
-     "mine.py:36: AttributeError: ... 'apply_gradients'; write apply(gradients, ..."),
+     "mine.py:36: AttributeError: ... 'apply_gradients'; use apply(gradients, ..."),
     ("    self.blocks = [Block(), Block()]\n", "    self.blocks = [0, keras.layers.Dense(3)]\n",
-     "the step makes variables in its first call, such as 'blocks/1/000' (...): ..."),
+     "the step creates variables in its first call, such as 'blocks/1/000' (...): ..."),
     (RETURN, f"    self.network.set_weights(self.network.get_weights())\n{RETURN}",
-     "mine.py:33: NotImplementedError: ...; ... write set_weights(other.weights) ..."),
+     "mine.py:33: NotImplementedError: ...; ... use set_weights(other.weights) ..."),
     ("self.optimizer.minimize(self.loss, batch)}", "self.network.predict(batch['x'])}",
-     "mine.py:33: RuntimeError: ...; a step runs on every replica already; call the network ..."),
+     "mine.py:33: RuntimeError: ...; a step already runs on every replica; call the network ..."),
     # Data and numbers.
     ("** 2)", "/ 0.0)", "step 1: loss is nan (and 1 more); its batch and numbers are in "
-                        "w/failures/step-00000001; no checkpoint was saved before"),
+                        "w/failures/step-00000001; there is no earlier checkpoint"),
 ]
 
 
@@ -144,8 +144,8 @@ def test_code(old, new, line, run_code):
 def test_a_variable_of_a_step_on_several_replicas(run_code):
   found = run_code(RETURN, "    return {'loss': tf.Variable(0.0) + self.loss(batch)}\n",
                    "Replicator.strategy = 'mirrored'", "Replicator.logical_cpus = 2")
-  assert_line(found, FAILED, "mine.py:36: UnliftableError: ...; a variable is made in the step; "
-              "make variables in its constructor, as its attributes; the traceback is in ...")
+  assert_line(found, FAILED, "mine.py:36: UnliftableError: ...; a variable is created in the step; "
+              "create variables in its constructor, as its attributes; the traceback is in ...")
 
 
 # ---- The command line ---------------------------------------------------------------------------
@@ -156,9 +156,9 @@ FLAGS = [  # What was typed after `python -m experiments.sngan`, and the line.
     ([DIGITS, "--steps=10"], "command line: unrecognized arguments: --steps=10. A setting is "
                              'written as --gin_param="owner.steps = 10"'),
     ([DIGITS, "--workdir="],
-     "command line: argument --workdir: is empty; write the name of a folder."),
-    ([DIGITS, "--workdir=a_file"], "--workdir=a_file: is a file; write the name of a folder"),
-    ([DIGITS, "--diff=runs/nowhere"], "--diff=runs/nowhere: ...: no such file; write the ..."),
+     "command line: argument --workdir: is empty; give the name of a folder."),
+    ([DIGITS, "--workdir=a_file"], "--workdir=a_file: is a file; choose a folder"),
+    ([DIGITS, "--diff=runs/nowhere"], "--diff=runs/nowhere: ...: no such file; give the ..."),
 ]
 
 

@@ -64,7 +64,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
   if "" in flags.hosts:
     raise UsageError(f"--hosts={','.join(flags.hosts)}: has an empty name between commas")
   if sum(bool(getattr(flags, name)) for name in _PLACES) > 1:
-    raise UsageError(f"command line: write one of --{', --'.join(_PLACES)}")
+    raise UsageError(f"command line: use only one of --{', --'.join(_PLACES)}")
   flags.least, flags.workers = _range_of_workers(flags)
   for name, bound in (("workers", 1), ("ps", 0), ("max_restarts", 0), ("grace", 1)):
     if getattr(flags, name) < bound:
@@ -75,21 +75,21 @@ def parsed(words: list[str]) -> argparse.Namespace:
 def _parser() -> Parser:
   parser = Parser(prog="replicator launch",
                   usage="%(prog)s --workers=N [--ps=P] [--max_restarts=R] -- COMMAND ...",
-                  description="Starts all processes of a cluster, or writes what starts them.")
+                  description="Starts all processes of a cluster, or writes a file that does.")
   parser.add_argument("--workers", type=_numbers, metavar="N",
-                      help="number of workers; with --ps, those besides the chief; with --hosts, "
-                      "1:4 trains on those of 4 hosts that answer, and on at least 1")
+                      help="number of workers; with --ps, not counting the chief; with --hosts, "
+                      "1:4 trains on those of 4 hosts that answer, at least 1")
   parser.add_argument("--ps", type=int, default=0,
                       help="number of parameter servers; adds a chief, which coordinates")
   parser.add_argument("--max_restarts", type=int, default=0,
-                      help="how often to start everything again, from the last checkpoint")
+                      help="how many times to restart everything from the last checkpoint")
   parser.add_argument("--grace", type=int, default=120, metavar="SECONDS",
-                      help="on a cluster, the time that a run has to save when it is asked to stop")
+                      help="on a cluster, the time a run gets to save when it is asked to stop")
   hosts = parser.add_argument_group("other machines")
   hosts.add_argument("--hosts", default=[], type=lambda text: text.split(","), metavar="A,B",
                      help="the machines, one process on each unless --workers says more; ssh must "
                      "reach them without a password, and all must have this folder")
-  hosts.add_argument("--ssh", default=SSH, metavar="WORDS", help="what starts ssh")
+  hosts.add_argument("--ssh", default=SSH, metavar="WORDS", help="the ssh command")
   clusters = parser.add_argument_group("clusters that run Python")
   clusters.add_argument("--spark", metavar="MASTER",
                         help="a Spark cluster, such as spark://host:7077: one barrier stage")
@@ -107,12 +107,12 @@ def _parser() -> Parser:
                           help="the kind of the manifest")
   kubernetes.add_argument("--runtime", default="torch-distributed",
                           help="for a TrainJob, the training runtime of the cluster")
-  kubernetes.add_argument("--image", help="the image of the containers, which has the command")
+  kubernetes.add_argument("--image", help="the container image, which must contain the command")
   kubernetes.add_argument("--resource", action="append", default=[], type=_pair("="),
                           metavar="cpu=4", help="what each container gets; may be repeated")
   kubernetes.add_argument("--volume", action="append", default=[], type=_pair(":"),
-                          metavar="CLAIM:/work", help="a persistent volume claim, and where all "
-                          "containers see it; may be repeated")
+                          metavar="CLAIM:/work", help="a persistent volume claim, and where it is "
+                          "mounted in all containers; may be repeated")
   parser.add_argument("command", nargs="+", help="the command, as typed in a shell")
   return parser
 
@@ -129,12 +129,12 @@ def _range_of_workers(flags: argparse.Namespace) -> tuple[int | None, int]:
   """Returns the minimum number of workers of an elastic run, or None; and the number of workers."""
   if flags.workers is None:
     if not flags.hosts:
-      raise UsageError("command line: write --workers=N, or --hosts=A,B")
+      raise UsageError("command line: add --workers=N or --hosts=A,B")
     return None, len(flags.hosts) - flags.ps - bool(flags.ps)
   least, most = flags.workers
   if least is not None and (flags.ps or most != len(flags.hosts) or not 1 <= least <= most):
-    raise UsageError(f"--workers={least}:{most}: is for --hosts with {most} names and no --ps; "
-                     "the least number is from 1 to that")
+    raise UsageError(f"--workers={least}:{most}: needs --hosts with {most} names and no --ps, "
+                     f"and a minimum from 1 to {most}")
   return least, most
 
 

@@ -135,7 +135,7 @@ class Agents:
           raise RunFailed(f"{self._where}: {line}")
         if time.monotonic() > notice:
           notice += 60.0
-          say(f"{self._where}: {len(door.waiting)} of {count} processes have a place; waits")
+          say(f"{self._where}: {len(door.waiting)} of {count} processes have a place; waiting")
         time.sleep(0.05)
       yield door.slots()
 

@@ -38,22 +38,22 @@ def check(flags: argparse.Namespace, flag: str) -> None:
   if flags.workers + flags.ps > 1 and trains_alone:
     written = (f"has Replicator.strategy = '{named[-1]}'" if named else
                "sets no Replicator.strategy")
-    raise UsageError(f"{flag}: the command {written}, and each process would train alone; add "
+    raise UsageError(f"{flag}: the command {written}, so each process would train alone; add "
                      f"--gin_file=strategies/{wanted}.gin")
 
 
 def _check_workdir(workdir: str | None, flags: argparse.Namespace, flag: str) -> None:
   if not workdir:
-    raise UsageError(f"{flag}: the command has no --workdir, and all processes of a run need the "
-                     "same one; add one that every node sees, or a URL")
+    raise UsageError(f"{flag}: the command has no --workdir, but all processes of a run need the "
+                     "same one; add a path that every node sees, or a URL")
   volumes = [path for _, path in flags.volume]
   inside = any(posixpath.normpath(workdir).startswith(posixpath.join(posixpath.normpath(path), ""))
                for path in volumes)
   # A TrainJob may get more volumes from its runtime.
   if flags.kubernetes and flags.kind != "TrainJob" and not (is_url(workdir) or inside):
-    raise UsageError(f"{flag}: --workdir={workdir} is lost with its Pod, and no other Pod sees it; "
-                     "write a path in a volume, as with --volume=CLAIM:/work --workdir=/work/run, "
-                     "or a URL")
+    raise UsageError(f"{flag}: --workdir={workdir} would be lost with its Pod, and no other Pod "
+                     "sees it; use a path in a volume, as with --volume=CLAIM:/work "
+                     "--workdir=/work/run, or a URL")
 
 
 def _is_experiment(command: Sequence[str]) -> bool:

@@ -23,10 +23,10 @@ def write(flags: argparse.Namespace) -> None:
   import jinja2  # Not needed to start processes.
   file = flags.slurm or flags.kubernetes
   if flags.kubernetes and not flags.image:
-    raise UsageError(f"--kubernetes={file}: write the image of the containers, --image=IMAGE")
+    raise UsageError(f"--kubernetes={file}: add the container image, --image=IMAGE")
   if flags.kubernetes and not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", file.stem):
-    raise UsageError(f"--kubernetes={file}: the name of the file is that of the job, which has at "
-                     "most 40 small letters, digits and hyphens")
+    raise UsageError(f"--kubernetes={file}: the file name is also the job name, which may have at "
+                     "most 40 lowercase letters, digits and hyphens")
   command_lib.check(flags, f"--slurm={file}" if flags.slurm else f"--kubernetes={file}")
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),

@@ -75,7 +75,7 @@ class Machines:
           notice = time.monotonic() + _NOTICE_SECONDS
           missing = [f"{name} ({self._reasons.get(name) or 'no answer'})"
                      for name in self._names if name not in found]
-          say(f"waits for {', '.join(missing)}")
+          say(f"waiting for {', '.join(missing)}")
         time.sleep(1.0)
       found = self._who_answers()
     self._present = found

@@ -48,7 +48,7 @@ def _started(ray: Any, count: int, agent: Agent) -> Iterator[Callable[[], str]]:
       except ray.exceptions.RayError as error:
         return first_line(getattr(error, "cause", None) or error)
     if time.monotonic() > deadline:
-      return f"no place for {count} processes with {bundle} each in {_WAIT_SECONDS:g} seconds"
+      return f"no room for {count} processes with {bundle} each within {_WAIT_SECONDS:g} seconds"
     return ""
 
   try:

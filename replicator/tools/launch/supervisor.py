@@ -124,13 +124,13 @@ def launch(command: Sequence[str], workers: int, ps: int = 0, max_restarts: int 
         if culprit is None and status != GROWS:
           return status
         if culprit is None:
-          say("a machine is back; all start again")
+          say("a machine is back; restarting all processes")
           continue
         away = places.away()
         restart += not away
         again = restart <= max_restarts and status != USAGE_STATUS
         _report(culprit, status,
-                f"; the others go on without {', '.join(away)}" if away
+                f"; the others continue without {', '.join(away)}" if away
                 else f"; restart {restart} of {max_restarts}" if again else "")
         if not again:
           return status
@@ -202,7 +202,7 @@ def _supervise(tasks: list[Task], events: "queue.SimpleQueue[Event]", has_chief:
     elif number not in (0, PREEMPTED_STATUS) or (number and task not in deciding):
       if (has_chief and task.kind == "worker" and number != USAGE_STATUS
           and task.start_again(events)):
-        _report(task, number, ", and was started again")
+        _report(task, number, ", and was restarted")
       elif signalled_at:
         _report(task, number)
         return number, None

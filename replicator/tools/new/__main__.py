@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(words: list[str]) -> int:
-  parser = Parser(description="Writes a project of your own, which trains and is tested at once.")
+  parser = Parser(description="Creates a project of your own, ready to train and to test.")
   parser.add_argument("name", help="the name of the project, its folder and its experiment")
   parser.add_argument("--from", dest="source", metavar="EXPERIMENT",
-                      help="begin with a copy of an experiment; python -m experiments lists them")
+                      help="start from a copy of an experiment; python -m experiments lists them")
   flags = parser.parse_args(words)
   name = flags.name
   _check(name)
@@ -39,7 +39,7 @@ def _write(words: list[str]) -> int:
     files.pop(f"models/{name}.py")
     files["README.md"] = re.sub(r"\| `models/.*\n", "", files["README.md"])
   if keyword.iskeyword(name) or name in _imported(files[f"experiments/{name}.py"]):
-    raise UsageError(f"{name}: means something else in the program; write another name")
+    raise UsageError(f"{name}: already means something else in the program; choose another name")
   for path, text in files.items():
     (pathlib.Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
     (pathlib.Path(name) / path).write_text(text, encoding="utf-8")
@@ -51,14 +51,14 @@ def _write(words: list[str]) -> int:
 def _check(name: str) -> None:
   """Raises a UsageError if a project cannot have this name here."""
   if not re.fullmatch("[a-z][a-z0-9_]*", name):
-    raise UsageError(f"{name}: is the name of a Python module, too; write it in small letters, "
+    raise UsageError(f"{name}: is also the name of a Python module; use lowercase letters, "
                      "digits and underscores")
   if any((gin_files.OURS / room / each).exists() for room in ("experiments", "models")
          for each in (name, f"{name}.py")):
-    raise UsageError(f"{name}: Replicator has a module of this name, which yours would hide; write "
-                     "another name")
+    raise UsageError(f"{name}: Replicator has a module of this name, which yours would hide; "
+                     "choose another name")
   if pathlib.Path(name).exists():
-    raise UsageError(f"{name}: exists; write another name, or move it away")
+    raise UsageError(f"{name}: already exists; choose another name, or move it")
 
 
 def _imported(program: str) -> set[str]:
@@ -82,7 +82,7 @@ def _copied(experiment: str, name: str) -> dict[str, str]:
   program = found[experiment].read_text(encoding="utf-8") if experiment in found else ""
   shown = re.search(rf"experiments\.{experiment} --gin_file=(\S+)", program)
   if not shown:
-    raise UsageError(f"--from={experiment}: no such experiment, or none whose docstring shows a "
+    raise UsageError(f"--from={experiment}: no such experiment, or its docstring does not show a "
                      f"gin file.{nearest(experiment, found)}")
   settings = pathlib.Path(gin_files.found(shown[1])).read_text(encoding="utf-8")
   shown_as = f"experiments.{name} --gin_file={name}.gin"

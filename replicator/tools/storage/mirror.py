@@ -88,8 +88,8 @@ class Mirror(Callback):
         self._store.add(self._folder, "traceback-")
     if not self._is_owner or self._send():
       return
-    lacks = (f"{self._store.url}: lacks the end of this run, which is in {self._folder}; go on "
-             f"there with --workdir={self._folder}, or copy it to the URL")
+    lacks = (f"{self._store.url}: lacks the end of this run, which is in {self._folder}; "
+             f"continue there with --workdir={self._folder}, or copy it to the URL")
     if error is None or isinstance(error, Preempted):
       raise RunFailed(lacks) from error
     print(f"warning: {lacks}", file=sys.stderr, flush=True)
@@ -121,6 +121,6 @@ class Mirror(Callback):
       raise
     except Exception as error:
       self._behind.touch()
-      print(f"warning: {self._store.url}: lacks the last checkpoint ({reason(error)}); it is sent "
-            "with the next one", file=sys.stderr, flush=True)
+      print(f"warning: {self._store.url}: lacks the last checkpoint ({reason(error)}); it will "
+            "be sent with the next one", file=sys.stderr, flush=True)
       return False

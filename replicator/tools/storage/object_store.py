@@ -36,7 +36,8 @@ class ObjectStore:
     self.url = url.rstrip("/")
     protocol = url.partition("://")[0]
     if protocol == "memory":
-      raise UsageError(f"{url}: would end with this process; write a folder, s3://... or gs://...")
+      raise UsageError(f"{url}: would be lost when this process ends; use a folder, s3://... or "
+                       "gs://...")
     options: dict[str, Any] = {"auto_mkdir": True} if protocol in ("file", "local") else {}
     try:
       import fsspec
@@ -104,8 +105,8 @@ class ObjectStore:
       shutil.rmtree(leftover)
     there = self._list()
     if there and "run.json" not in there and not folder.joinpath("run.json").exists():
-      raise UsageError(f"{self.url}: holds other files, such as {min(there)}, and no run; write "
-                       "the URL of a run, or a new one")
+      raise UsageError(f"{self.url}: contains other files, such as {min(there)}, but no run; "
+                       "use the URL of a run, or a new one")
     index = folder / _INDEX
     known = json.loads(index.read_text()) if index.exists() else {}  # The files that are here.
     if logs:

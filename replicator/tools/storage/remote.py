@@ -33,7 +33,7 @@ def copy_of(url: str, checkpoints: places.Which = "none", may_be_new: bool = Fal
   with locked(folder):
     store.pull(folder, checkpoints)
   if not may_be_new and not (folder / "run.json").exists():
-    raise UsageError(f"{url}: holds no run; write the workdir of a run")
+    raise UsageError(f"{url}: contains no run; give the workdir of a run")
   return folder
 
 

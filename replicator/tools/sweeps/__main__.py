@@ -51,16 +51,17 @@ def _start(words: list[str]) -> int:
 def _parse(argv: list[str]) -> argparse.Namespace:
   parser = Parser(description="Runs the trials of a sweep; the same command resumes the sweep.")
   parser.add_argument("--sweep_file", required=True, metavar="F", type=os.path.expanduser,
-                      help="a gin file of sweep.NAME")
+                      help="a gin file that binds sweep.NAME")
   parser.add_argument("--sweep_param", action="append", default=[], metavar='"sweep.a = 1"',
                       help="a binding that overrides the sweep file's")
   parser.add_argument("--workdir", type=os.path.expanduser,
                       help="the folder of the trials; default: runs/NAME-OF-F")
   parser.add_argument("--runner", default="local", choices=list(RUNNERS), help="where trials run")
-  parser.add_argument("--jobs", type=int, help="trials at a time; default: one for two cores")
+  parser.add_argument("--jobs", type=int,
+                      help="number of trials at a time; default: one per two cores")
   parser.add_argument("--retry_failed", action="store_true", help="run the failed trials again")
   parser.add_argument("--explain", action="store_true",
-                      help="print the trials and their commands, and run none")
+                      help="print the trials and their commands, without running them")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(argv)
   if flags.workdir:

@@ -154,7 +154,7 @@ def write_page(folder: pathlib.Path, results: Sequence[TrialResult], file: Sweep
     span=(min(best), max(best)), charts=list(map(_panel, settings)), label=trials.label,
     reports={trial: path for trial, path in reports.items() if (folder / path).exists()},
     gin_text=space.gin_text, lineage=pages.picture(
-        folder / lineage.FILE, "A curve per member. A copy begins where its donor was.")
+        folder / lineage.FILE, "One curve per member. A copy starts where its donor was.")
     if file.population and (folder / lineage.FILE).exists() else None))
 
 
@@ -188,8 +188,8 @@ def state(results: Sequence[TrialResult], count: int) -> str:
 def apart(results: Iterable[TrialResult]) -> list[str]:
   """Returns a message about the trials that are not current, if any."""
   ids = [result.record.id for result in results if not result.is_current]
-  return ["shown apart, because the sweep or the contents of its gin files have changed since: "
-          f"{listed(ids)}"] if ids else []
+  return ["shown separately, because the sweep or the contents of its gin files have changed "
+          f"since: {listed(ids)}"] if ids else []
 
 
 def summary(results: Sequence[TrialResult], count: int) -> str:

@@ -44,14 +44,14 @@ class Distribution:
     if not isinstance(values, list | tuple):
       raise UsageError(f"{where} = {values!r}: must be a list of values")
     if not values:
-      raise UsageError(f"{where}: the list is empty; write its values, or leave the name out")
+      raise UsageError(f"{where}: the list is empty; add values, or remove the name")
     seen: set[str] = set()
     for value in values:
       for path in gin_files_of(value) if name == GIN_FILE else []:
         if not isinstance(path, str) or not os.path.isfile(gin_files.found(path)):
           raise UsageError(f"{where}: {path!r}: no such file")
       if text_of(value) in seen:
-        raise UsageError(f"{where}: {value!r} is there twice")
+        raise UsageError(f"{where}: {value!r} appears twice")
       seen.add(text_of(value))
     return cls("choice", choices=values)
 
@@ -63,7 +63,7 @@ class Distribution:
       UsageError: `written` is not a distribution; the message begins with `where`.
     """
     if not isinstance(written, list | tuple) or not written or not isinstance(written[0], str):
-      raise UsageError(f"{where}: {written!r}: must be a distribution, as "
+      raise UsageError(f"{where}: {written!r}: must be a distribution, such as "
                        "('log_uniform', 1e-4, 1e-3) or ('choice', [16, 32])")
     kind, *rest = written
     if kind not in _TYPES:

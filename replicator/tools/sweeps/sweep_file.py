@@ -74,9 +74,9 @@ class SweepFile:
       for name, values in (seeds if key == "seeds" else getattr(self, key)).items():
         where = f"sweep.{key}: '{name}'"
         if not re.fullmatch(r"[\w./]+", name):
-          raise UsageError(f"{where}: must be the name of a binding, as 'train.steps'")
+          raise UsageError(f"{where}: must be the name of a binding, such as 'train.steps'")
         if name in owners:
-          raise UsageError(f"{where} is in sweep.{owners[name]} already")
+          raise UsageError(f"{where} is already in sweep.{owners[name]}")
         owners[name] = key
         make = Distribution.parse if key in _DRAWN else Distribution.listed
         made[name] = make(where, name, values)
@@ -138,10 +138,10 @@ def _find(selector: str, parameter: str | None = None, value_of: str = ""
   if selector.rpartition("/")[2] == "sweep":
     return find(selector, parameter)
   if parameter is None:
-    raise UsageError(f"a sweep file configures sweep only; write references of gin in quotes, as "
+    raise UsageError("a sweep file configures only sweep; put gin references in quotes, such as "
                      f"'@{selector}'")
-  raise UsageError(f"a sweep file binds sweep.NAME only; write '{selector}.{parameter} = ...' into "
-                   f"sweep.params, or '{selector}.{parameter}' as a name of sweep.grid")
+  raise UsageError(f"a sweep file binds only sweep.NAME; put '{selector}.{parameter} = ...' in "
+                   f"sweep.params, or '{selector}.{parameter}' in sweep.grid")
 
 
 def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _values(bindings: Sequence[statements.Binding]) -> dict[str, Any]:
   checks.check(bindings)
   for binding in bindings:
     if binding.scope and not binding.is_macro:
-      raise UsageError(f"{binding.where}: {binding.name}: a sweep has no scopes; write "
+      raise UsageError(f"{binding.where}: {binding.name}: a sweep has no scopes; use "
                        f"sweep.{binding.parameter}")
   return {binding.parameter: annotations.resolved(binding.value)
           for binding in checks.effective(bindings) if not binding.is_macro}
@@ -163,28 +163,29 @@ def _check(file: SweepFile) -> None:
                        f"{gin_files.named_like(path)}")
   for binding in file.params:
     if "=" not in binding:
-      raise UsageError(f"sweep.params: '{binding}': must be a binding, as 'train.steps = 300'")
+      raise UsageError(f"sweep.params: '{binding}': must be a binding, such as 'train.steps = 300'")
   for key, least in _LEAST.items():
     value = getattr(file, key)
     if value is not None and value < least:
       raise UsageError(f"sweep.{key} = {value}: must be at least {least}")
   if not file.space():
-    raise UsageError("the space is empty: bind sweep.grid, zip, random, seeds, optuna or "
+    raise UsageError("the search space is empty: bind sweep.grid, zip, random, seeds, optuna or "
                      "population")
   lengths = {name: len(values) for name, values in file.zip.items()}
   if len(set(lengths.values())) > 1:
-    counts = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
-    raise UsageError(f"sweep.zip: its lists must be of one length, and there are {counts}")
+    counts = ", ".join(f"'{name}' has {n}" for name, n in lengths.items())
+    raise UsageError(f"sweep.zip: its lists must have the same length, but {counts}")
   for key in _DRAWN:
     if getattr(file, key) and not file.trials:
       raise UsageError(f"sweep.{key}: bind sweep.trials, the number of points")
   for key, users in _FOR.items():
     if getattr(file, key) is not None and not any(getattr(file, user) for user in users):
-      raise UsageError(f"sweep.{key}: is for sweep.{' or sweep.'.join(users)}, and there is none")
+      raise UsageError(f"sweep.{key}: is only for sweep.{' or sweep.'.join(users)}, "
+                       "which is not set")
   for key in ("optuna", "population"):
     others = [each for each in ("grid", "zip", "random", "seeds", "optuna") if each != key]
     if getattr(file, key) and any(getattr(file, each) for each in others):
-      raise UsageError(f"sweep.{key} goes by itself: leave {', '.join(others)} out")
+      raise UsageError(f"sweep.{key} must be used alone: remove {', '.join(others)}")
   if file.population:
     _check_population(file)
 
@@ -192,12 +193,12 @@ def _check(file: SweepFile) -> None:
 def _check_population(file: SweepFile) -> None:
   """Raises a UsageError if a population cannot be trained in generations."""
   if (file.trials or 0) < 2:
-    raise UsageError(f"sweep.trials = {file.trials}: a population has at least two members")
+    raise UsageError(f"sweep.trials = {file.trials}: a population must have at least two members")
   if file.interval is None:
-    raise UsageError("sweep.population: bind sweep.interval, the steps between two copies")
+    raise UsageError("sweep.population: bind sweep.interval, the number of steps between copies")
   if not (steps := file.steps()):
-    raise UsageError("sweep.population: bind the number of all steps in sweep.params, as "
+    raise UsageError("sweep.population: bind the total number of steps in sweep.params, such as "
                      "'train.steps = 2000'")
   if steps % file.interval:
-    raise UsageError(f"sweep.interval = {file.interval}: must divide the train.steps = {steps} of "
+    raise UsageError(f"sweep.interval = {file.interval}: must divide train.steps = {steps} in "
                      "sweep.params")

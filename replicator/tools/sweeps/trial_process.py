@@ -98,7 +98,7 @@ class Attempt:
     except OSError:
       if time.monotonic() < self._begun + LOCK_SECONDS:
         return None
-      return self._write(FAILED, None, "another process still runs this trial")
+      return self._write(FAILED, None, "another process is still running this trial")
     self._start()
     return None
 

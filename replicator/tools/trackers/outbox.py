@@ -136,7 +136,8 @@ class Outbox(Sink):
     self._news.set()
     self._thread.join(seconds)
     if self._thread.is_alive():
-      self._run.say(f"warning: {self._name} is slow, and lacks lines; the same command sends them")
+      self._run.say(f"warning: {self._name} is slow, and lacks lines; rerun the same "
+                    "command to send them")
 
   def _at(self, step: int) -> Line:
     if self._line is None or self._line.step != step:
@@ -169,7 +170,8 @@ class Outbox(Sink):
         problem = f"{type(error).__name__}: {first_line(error)}"
         if is_last or problem != before:
           self._run.say(f"warning: {self._name} lacks lines ({problem}); "
-                        f"{'' if is_last else 'they come later, or '}the same command sends them")
+                        f"{'' if is_last else 'they will be sent later, or '}rerun the same "
+                        "command to send them")
         if not is_last:
           self._ended.wait(RETRY_SECONDS)
 

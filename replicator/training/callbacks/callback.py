@@ -66,10 +66,10 @@ def check(callbacks: Any) -> list[Callback]:
                      "a gin file")
   for callback in callbacks:
     if isinstance(callback, type):
-      raise UsageError(f"train.callbacks: {callback.__name__} is a class; write brackets behind "
-                       f"it: @{callback.__name__}() in a gin file, {callback.__name__}() in Python")
+      raise UsageError(f"train.callbacks: {callback.__name__} is a class; add parentheses: "
+                       f"@{callback.__name__}() in a gin file, {callback.__name__}() in Python")
     if not isinstance(callback, Callback):
-      raise UsageError(f"train.callbacks: {callback!r} is no callback; derive its class from "
+      raise UsageError(f"train.callbacks: {callback!r} is not a callback; derive its class from "
                        "replicator.Callback")
     every = callback.every
     if every is not None and (not isinstance(every, int) or every < 0):

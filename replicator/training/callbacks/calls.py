@@ -45,7 +45,7 @@ class Calls:
       due = zlib.crc32(repr((callback.every, sorted(callback.at))).encode())
       if len({*self._run.replicator.by_worker(float(due))}) > 1:
         raise UsageError(f"{type(callback).__name__}.every and at: must be the same on all "
-                         "workers; set them in the constructor, or write on_all_workers = True")
+                         "workers; set them in the constructor, or set on_all_workers = True")
 
   def _begin(self, callbacks: Iterable[Callback]) -> None:
     for callback in callbacks:
@@ -67,7 +67,7 @@ class Calls:
           callback.after_steps(run)
     may_stop = due or (self._all and self._run.schedule.evaluates_at(run.step))
     if may_stop and run.replicator.by_worker(float(bool(run.why_stopped))).any():
-      run.stop("another worker stops it")
+      run.stop("another worker stopped the run")
 
   def changed_alike(self) -> contextlib.AbstractContextManager[None]:
     """Raises a UsageError if the user's callbacks change the step on one worker only.

@@ -41,8 +41,8 @@ class EarlyStopping(Callback):
   def begin(self, run: Run) -> None:
     """Reads the evaluations so far; UsageError: the run has no evaluations."""
     if not run.evaluate or not run.schedule.eval_every:
-      raise UsageError(f"EarlyStopping.metric = '{self.metric}': the run has no evaluations; give "
-                       "train an evaluate, and set train.eval_every")
+      raise UsageError(f"EarlyStopping.metric = '{self.metric}': the run has no evaluations; pass "
+                       "evaluate to train, and set train.eval_every")
     rows = reader.read(run.workdir).rows if run.step else []
     self._values = [(row["step"], row[self.metric]) for row in rows if self.metric in row]
     self._stop_if_over(run)
@@ -51,8 +51,8 @@ class EarlyStopping(Callback):
     """Stops the run if its patience has run out; UsageError: the evaluation lacks the metric."""
     if self.metric not in run.scalars:
       names = [f"eval/{name}" for name in found.scalars]
-      raise UsageError(f"EarlyStopping.metric = '{self.metric}': the evaluation found nothing of "
-                       f"that name.{nearest(self.metric, names)} It found: {', '.join(names)}")
+      raise UsageError(f"EarlyStopping.metric = '{self.metric}': the evaluation does not return it."
+                       f"{nearest(self.metric, names)} It returns: {', '.join(names)}")
     self._values = [pair for pair in self._values if pair[0] < run.step]  # After a rollback.
     self._values.append((run.step, run.scalars[self.metric]))
     self._stop_if_over(run)
@@ -65,6 +65,6 @@ class EarlyStopping(Callback):
         best, since = value, number
     if len(self._values) - 1 - since >= self.patience:
       place = self._values[since][0]
-      on = "" if math.isnan(best) else f" on its {format_number(best)} of step {place}"
+      on = "" if math.isnan(best) else f" on {format_number(best)} (step {place})"
       run.stop(f"{self.metric} has not improved{on} in EarlyStopping.patience = {self.patience} "
                "evaluations")

@@ -43,7 +43,7 @@ class Histograms(Callback):
     if self._updates:
       if run.schedule.steps_per_call > 1 or run.replicator.is_async:
         raise UsageError("Histograms.gradients = True: needs train.steps_per_call = 1 and a "
-                         "synchronous strategy; else write Histograms.gradients = False")
+                         "synchronous strategy; otherwise set Histograms.gradients = False")
       self._updates.every = self.every or run.schedule.log_every
       self._updates.paths = {id(optimizer): path for path, optimizer in optimizers.items()}
 

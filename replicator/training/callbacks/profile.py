@@ -35,8 +35,8 @@ class Profile(Callback):
 
   def __init__(self, first: int, last: int):
     if not 1 <= first <= last:
-      raise UsageError(f"Profile.first = {first} and last = {last}: must be the first and the last "
-                       "step to profile, from 1 on")
+      raise UsageError(f"Profile.first = {first} and last = {last}: must be the first and last "
+                       "steps to profile, counted from 1")
     self._first, self._last = first, last
     self._is_running = False
 
@@ -87,6 +87,6 @@ class Profile(Callback):
     times = collections.Counter(operation_times(newest.read_bytes()))
     for name, seconds in times.most_common(_SHOWN):
       run.say(labeled("", f"{seconds / times.total():4.0%}  "
-                      f"{format_number(1e3 * seconds / steps)} ms a step  {name}"))
-    run.say(labeled("", f"tensorboard --logdir={run.workdir} shows "
-                    f"{'more' if times else 'its operations'}, with the package xprof"))
+                      f"{format_number(1e3 * seconds / steps)} ms per step  {name}"))
+    run.say(labeled("", f"{'more' if times else 'its operations'}: tensorboard "
+                    f"--logdir={run.workdir} (needs the package xprof)"))

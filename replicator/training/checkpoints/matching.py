@@ -62,8 +62,8 @@ def check_frozen(frozen: Iterable[str], here: Names, taken: Collection[str],
     inside = next((layer for layer in frozen if f"{name}/".startswith(f"{layer}/")), None)
     if inside is not None and path not in taken:
       raise UsageError(f"StartFrom.frozen: '{inside}' would stay random, because '{name}' "
-                       f"{left.get(name, 'is of a network that is not taken')}; freeze only what "
-                       "is taken")
+                       f"{left.get(name, 'is in a network that is not taken')}; freeze only "
+                       "weights that are taken")
 
 
 def weights_of(names: Names) -> dict[str, str]:
@@ -89,7 +89,6 @@ def uneven(networks: Mapping[str, str], here: Names, there: Names) -> list[str]:
                                     for name in within(names, of))
                     for names, of in ((here, network), (there, other)))
     lines += [labeled("in order", f"{naming.joined(network, kind)}: {count} here, {others[kind]} "
-                      "in the other run; without a name=... of their own they are matched in order"
-                      )
+                      "in the other run; layers without a name=... are matched in order")
               for kind, count in mine.items() if others.get(kind, count) != count]
   return lines

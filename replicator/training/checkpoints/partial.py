@@ -45,7 +45,7 @@ def fitting(folder: pathlib.Path, values: Mapping[str, np.ndarray], mismatches: 
   while more := {path for group in groups if group & left for path in group - left}:
     left |= more
   if others := [f"'{path}'" for path in sorted(left - set(mismatches))]:
-    _warn(f"{listed(others)}: of use only together with those; not restored either")
+    _warn(f"{listed(others)}: useful only together with those; not restored either")
   return {path: value for path, value in values.items() if path not in left}
 
 

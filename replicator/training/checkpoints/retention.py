@@ -75,6 +75,6 @@ class Checkpoints:
     """
     metric = self.keep_best
     if metric and metric not in names and metric.startswith("eval/") == evaluated:
-      instead = f"Write one of: {', '.join(names)}" if names else "This run has no evaluation"
-      raise UsageError(f"Checkpoints.keep_best = '{metric}': nothing of that name is logged."
+      instead = f"Choose one of: {', '.join(names)}" if names else "This run has no evaluation"
+      raise UsageError(f"Checkpoints.keep_best = '{metric}': no scalar of that name is logged."
                        f"{nearest(metric, names)} {instead}")

@@ -137,8 +137,8 @@ class Saver:
       self.written = facts["step"]
     except (OSError, tf.errors.OpError) as error:
       reason = atomic.disk_fault(error) or str(error).splitlines()[0]
-      raise RunFailed(f"{folder}: could not be saved ({reason}); the checkpoints of earlier steps "
-                      "are as they were") from error
+      raise RunFailed(f"{folder}: could not be saved ({reason}); the earlier checkpoints are "
+                      "intact") from error
 
   def _remove(self, steps: Iterable[int]) -> None:
     for step in steps:
@@ -191,7 +191,7 @@ class Saver:
         the step.
     """
     folder, facts, values = self.read(step)
-    self._put(folder, facts, values, "the code has changed since, or the bindings")
+    self._put(folder, facts, values, "the code or the bindings have changed since")
     return {**facts["loop"], "step": facts["step"]}
 
   def read(self, step: int | Literal["best"] | None = None, named: bool = False
@@ -224,12 +224,12 @@ class Saver:
     elif step != "best":
       problem = f"has no checkpoint of step {step}"
     elif self.retention.keep_best is None:
-      problem = "the best checkpoint is not known: this run has no Checkpoints.keep_best"
+      problem = "the best checkpoint is unknown: this run does not set Checkpoints.keep_best"
     else:
-      problem = ("the best checkpoint is not known: none was saved at a step that logged "
+      problem = ("the best checkpoint is unknown: none was saved at a step that logged "
                  f"'{self.retention.keep_best}'")
     others = ", ".join(map(str, sorted(there)))
-    remedy = f"write one of the steps {others}" if others else "there is no other"
+    remedy = f"choose one of the steps {others}" if others else "there are no others"
     raise UsageError(f"{self._folder}: {problem}; {remedy}")
 
   def _put(self, folder: pathlib.Path, facts: dict, values: dict[str, np.ndarray], remedy: str
@@ -259,13 +259,13 @@ class Saver:
     name = lost[0].name.removesuffix(":0")
     if late := variables_of(self._step).keys() - self._own.keys():
       raise UsageError(
-          f"the step makes variables in its first call, such as '{min(late)}' ({name}): a restart "
-          "would lose them; make them in its constructor: begin a network with keras.Input(shape) "
-          "or build it there, and give an optimizer to wrap_optimizer")
+          f"the step creates variables in its first call, such as '{min(late)}' ({name}): a "
+          "restart would lose them; create them in its constructor: start a network with "
+          "keras.Input(shape) or build it there, and pass an optimizer to wrap_optimizer")
     raise UsageError(
         f"the step uses the variable '{name}'{graphs.first_use(compiled.graph, lost[0])}, and no "
-        "attribute of the step leads there: a restart would lose it; assign what holds it to an "
-        "attribute")
+        "attribute of the step refers to it: a restart would lose it; assign the object that holds "
+        "it to an attribute")
 
   def check_copies(self, compiled: CompiledStep) -> None:
     """Raises a UsageError like `save`, naming a line of the step; all workers must call it."""

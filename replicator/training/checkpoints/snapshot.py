@@ -21,16 +21,16 @@ from replicator.training.checkpoints.replica_checksums import checksums, parted
 import numpy as np
 import tensorflow as tf
 
-_ALIKE = ("give its class the attribute on_all_workers = True, and compute what it assigns from "
-          "what is the same on all workers")
+_ALIKE = ("set on_all_workers = True in its class, and compute what it assigns only from values "
+          "that are the same on all workers")
 _MOST_AT_ONCE = 2 ** 22  # Numbers of each replica that travel together, which bounds the memory.
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 _REMEDIES = {
-    tf.data.Iterator: "give its data set to train, as the inputs",
+    tf.data.Iterator: "pass its data set to train, as the inputs",
     (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable):
-    "keep what it holds in a replicated.variable, or if it never changes, in a "
+    "keep its contents in a replicated.variable, or, if they never change, in a "
     "tf.lookup.StaticHashTable"}
 
 
@@ -127,8 +127,8 @@ class Variables:
     self.check_copies(by)
     self._check_own(by, before)
     if len({*self._cluster.by_worker(float(hash(further()) % 2 ** 24))}) > 1:
-      raise UsageError(f"{by} set what is trainable on one worker alone, so that the workers would "
-                       f"compile other steps; {_ALIKE}")
+      raise UsageError(f"{by} changed what is trainable on one worker only, so the workers would "
+                       f"compile different steps; {_ALIKE}")
 
   def use(self, variables: Iterable[Any]) -> list[Any]:
     """Records the variables that the step uses, for `changed_alike`; returns unknown ones."""
@@ -152,8 +152,8 @@ class Variables:
       place = self._used.index(changed[0]) if changed else -1
       path = self._used[int(self._cluster.by_worker(place).max())]
       name = self._variables[path].name.removesuffix(":0")
-      raise UsageError(f"{by} changed '{path}' ({name}), of which each replica has its own value, "
-                       f"on one worker alone; {_ALIKE}")
+      raise UsageError(f"{by} changed '{path}' ({name}), which has its own value on each replica, "
+                       f"on one worker only; {_ALIKE}")
 
   def check_copies(self, changed_by: str = "") -> None:
     """Raises a UsageError if the copies of a variable, which must be equal, have diverged.
@@ -167,15 +167,15 @@ class Variables:
       variable = self._variables[path]
       named = f"'{path}' ({variable.name.removesuffix(':0')})"
       if changed_by:
-        raise UsageError(f"{changed_by} assigned the variable {named} on one worker alone, or "
-                         f"another value on each; {_ALIKE}")
+        raise UsageError(f"{changed_by} assigned the variable {named} on one worker only, or "
+                         f"a different value on each; {_ALIKE}")
       remedy = ("use replicator.GlobalBatchNorm" if "moving_" in variable.name else
                 "average it first with replicator.all_mean or join it with all_concat, or make the "
                 "variable with aggregation=tf.VariableAggregation.MEAN, or with synchronization="
                 "tf.VariableSynchronization.ON_READ if each replica keeps its own")
       raise UsageError(
-          f"the variable {named} has another value on each replica, and a checkpoint keeps one: "
-          "each replica assigns what it computed from its own examples"
+          f"the variable {named} has a different value on each replica, but a checkpoint keeps "
+          "one: each replica assigns a value computed from its own examples"
           f"{self.assigned_at(variable)}; {remedy}")
 
   def mismatches(self, saved: Snapshot) -> dict[str, str]:
@@ -217,7 +217,7 @@ def _plain(path: str, variable: Any) -> Any:
     return variable.state
   if not isinstance(variable, tf.Variable):
     remedy = next((words for kind, words in _REMEDIES.items() if isinstance(variable, kind)),
-                  "keep what it holds in a replicated.variable")
+                  "keep its contents in a replicated.variable")
     raise UsageError(f"the step holds '{path}', a {type(variable).__name__}, which cannot be "
                      f"saved; {remedy}")
   return variable
@@ -241,6 +241,6 @@ def _spread(path: str, variable: Any, values: np.ndarray, count: int) -> np.ndar
       values = values.mean(axis=0, dtype=values.dtype, keepdims=True)
     elif variable.aggregation != _FIRST:
       raise UsageError(f"the checkpoint has a value of '{path}' for each of {len(values)} "
-                       f"replicas, and there are {count} now; resume on {len(values)}, or give "
+                       f"replicas, but there are {count} now; resume on {len(values)}, or give "
                        "the variable an aggregation")
   return np.repeat(values[:1], count, axis=0)

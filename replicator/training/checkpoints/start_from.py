@@ -100,7 +100,7 @@ class StartFrom:
       return self._resumed(workdir)
     self._folder = folder_of(self._run, "newest" if self._step is None else "all")
     if not steps_of(self._folder / "checkpoints"):
-      raise self._error("holds no checkpoint; write the workdir of a run that has saved one")
+      raise self._error("has no checkpoint; use the workdir of a run that has saved one")
     return self._take(step, replicator, networks, frozen)
 
   def _error(self, what: str) -> UsageError:
@@ -115,9 +115,9 @@ class StartFrom:
     facts = reader.read_facts(workdir).get("start_from")
     if facts and facts["run"] == self._place:
       return facts, []
-    began = f"began from {facts['run']}" if facts else "began without it"
+    began = f"started from {facts['run']}" if facts else "started without it"
     return facts, [f"warning: train.start_from = '{self._run}': nothing is taken, because this run "
-                   f"resumes, and {began}; give a new run another --workdir"]
+                   f"resumes, and {began}; use another --workdir for a new run"]
 
   def _freeze(self, networks: Layers) -> Layers:
     for path in self._frozen:
@@ -140,8 +140,8 @@ class StartFrom:
     taken, left = match(wanted, variables, here, saved, there, self._averaged)
     if not taken:
       why = "; ".join(f"{name} {why}" for name, why in list(left.items())[:3])
-      raise self._error("nothing of it fits the networks of this run: "
-                        f"{why or 'StartFrom.networks names none'}")
+      raise self._error("none of its weights fit the networks of this run: "
+                        f"{why or 'StartFrom.networks is empty'}")
     whole = []
     for name, part in parts.items():  # As a whole: a mean without its variance has no meaning.
       of_part, left_of_part = match({name: name}, variables, here, saved, there)
@@ -159,7 +159,7 @@ class StartFrom:
     of_each = collections.Counter(map(network_of, weights))
     taken_of_each = collections.Counter(network_of(path) for path in weights if path in taken)
     counts = {network: (count, of_each[network]) for network, count in taken_of_each.items()}
-    left |= dict.fromkeys(naming.others_of(step), "is in no network")
+    left |= dict.fromkeys(naming.others_of(step), "is not in a network")
     return {
         "run": self._place, "step": facts["step"],
         "checkpoint_sha256": hashlib.sha256((folder / atomic.MANIFEST).read_bytes()).hexdigest(),
@@ -178,7 +178,7 @@ class StartFrom:
       for each, known, whose in ([(name, here & there, "both runs")] if name == other else
                                  [(name, here, "this run"), (other, there, "the other run")]):
         if each not in known:
-          raise UsageError(f"StartFrom.networks: '{each}' is no network of {whose}."
+          raise UsageError(f"StartFrom.networks: '{each}' is not a network of {whose}."
                            f"{nearest(each, known)} {whose.capitalize().removesuffix(' runs')} "
                            f"{'have' if name == other else 'has'} {_listed(known)}")
     return wanted
@@ -200,7 +200,7 @@ def _settings_of_best(run: pathlib.Path) -> dict[str, Any]:
     written = differences.values((run / "config.gin").read_text())
   except (OSError, ValueError) as error:
     raise UsageError(f"StartFrom.step = 'best': {run}/config.gin, which names the scalar, cannot "
-                     f"be read ({error}); write the number of a step") from error
+                     f"be read ({error}); give the number of a step") from error
   return {name: written[f"Checkpoints.{name}"]
           for name in ("keep_best", "best_is") if f"Checkpoints.{name}" in written}
 
@@ -220,8 +220,8 @@ def _chosen(path: str, network: keras.layers.Layer, which: int | Sequence[str]) 
     names = fnmatch.filter(layers, pattern)
     if not names:
       raise UsageError(f"StartFrom.frozen: '{path}' has no layer '{pattern}'."
-                       f"{nearest(pattern, layers)} Its layers are {', '.join(blocks)}, and those "
-                       "inside them")
+                       f"{nearest(pattern, layers)} Its layers are {', '.join(blocks)}, and the "
+                       "layers inside them")
     found.update({name: layers[name] for name in names})
   return {name: layer for name, layer in found.items()
           if not any(name != outer and f"{name}/".startswith(f"{outer}/" if outer else "")
@@ -239,6 +239,6 @@ def _lines(origin: str, counts: Mapping[str, tuple[int, int]], left: Mapping[str
   lines = [labeled("start from", f"{origin}: {took}")]
   lines += [labeled("not taken", f"{name} {why}") for name, why in left.items()]
   if len(left) > _MOST_LINES:
-    lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, which "
-                                       "run.json names")]
+    lines[_MOST_LINES + 1:] = [labeled("not taken", f"and {len(left) - _MOST_LINES} more, listed "
+                                       "in run.json")]
   return lines + ([labeled("frozen", ", ".join(frozen))] if frozen else [])

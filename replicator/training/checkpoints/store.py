@@ -30,7 +30,7 @@ def checked(folder: pathlib.Path) -> dict:
   """
   facts = atomic.check(folder)
   if facts.get("format") != FORMAT:
-    raise UsageError(f"{folder}: has the format {facts.get('format')}, and this version reads "
+    raise UsageError(f"{folder}: has the format {facts.get('format')}, but this version reads "
                      f"{FORMAT}; start again in another --workdir")
   return facts
 
@@ -84,7 +84,7 @@ def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool 
       print(f"{line}; using the checkpoint of step {step} instead", file=sys.stderr, flush=True)
     return found, facts
   if corrupt:
-    raise UsageError(f"{corrupt[0]}, and no earlier checkpoint is good; put a good one back, or "
+    raise UsageError(f"{corrupt[0]}, and no earlier checkpoint is good; restore a good one, or "
                      "start again in another --workdir")
   return None
 
@@ -93,7 +93,7 @@ def some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.
   """Like `newest_good`, but raises a UsageError if there is no checkpoint."""
   if found := newest_good(folder, newest):
     return found
-  raise UsageError(f"{folder}: holds no checkpoint")
+  raise UsageError(f"{folder}: has no checkpoint")
 
 
 def write_bundle(folder: pathlib.Path, values: dict[str, np.ndarray]) -> None:

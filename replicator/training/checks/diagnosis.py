@@ -142,7 +142,7 @@ class Case:
     what = (f"{kind} '{name}'{f' ({label})' if label else ''} "
             f"{f'at step {step}' if step else 'before the first step'}")
     if np.isnan(expected) and np.isnan(found):  # Strings, or different shapes.
-      return f"{what}: not the same"
+      return f"{what}: different"
     return (f"{what}: {found:.6g} instead of {expected:.6g}"
             f"{'' if kind in (BATCH, LOSS) else ' (norms)'}, "
             f"relative difference {self.first.relative:.1e}")
@@ -153,14 +153,14 @@ class Case:
       return ("initial weights differ: they are not drawn with the seed of the run; use Keras "
               "initializers, or NumPy's global generator, which train seeds")
     if self.first.key[1] == BATCH:
-      return ("the input: the examples of a global batch depend on the number of replicas or of "
-              "processes; give its shuffles a seed, or give train a tf.data.Dataset of global "
-              "batches in place of each process's own part")
+      return ("the input: the examples of a global batch depend on the number of replicas or "
+              "processes; seed its shuffles, or pass train a tf.data.Dataset of global batches "
+              "instead of each process's own part")
     return (self._sum_instead_of_mean() or self._clipping() or self._batch_norm_or_draws()
             or self._mixes() or self._own_statistic()
             or "a batch-dependent op: something mixes the examples of a batch, and each "
-            f"{self._part} has its own; compute it over all replicas with replicator.all_mean or "
-            "all_gather")
+            f"{self._part} has only its own; compute it over all replicas with replicator.all_mean "
+            "or all_gather")
 
   @property
   def _suspects(self) -> Suspects:
@@ -185,13 +185,13 @@ class Case:
     if self._in_ratio(keys, 1 / self.parts):
       if self._is_count():
         return (f"a count of one {self._part}'s examples: {what} exactly 1/{self.parts} of the "
-                "reference's; count x.shape[0] * replicator.num_replicas()")
+                "reference's; use x.shape[0] * replicator.num_replicas()")
       return (f"a loss summed instead of averaged: {what} exactly 1/{self.parts} of the "
-              f"reference's{f' (it adds up examples: {listed(sums)})' if sums else ''}; write the "
-              "mean over the examples that the step is given")
+              f"reference's{f' (it adds up examples: {listed(sums)})' if sums else ''}; use the "
+              "mean over the examples that the step receives")
     if self._in_ratio(keys, self.parts):
       return (f"a sum over replicas: {what} exactly {self.parts} times as large; Optimizer.apply "
-              "averages over replicas, and the step must not sum over them")
+              "averages over replicas, so the step must not sum over them")
     return ""
 
   def _is_count(self) -> bool:
@@ -221,15 +221,16 @@ class Case:
     evidence = self.evidence
     norms = [name for name, path in evidence.local_batch_norms if self._moved(path)]
     if norms:
-      causes.append("local batch norm: Keras BatchNormalization takes the statistics of each "
-                    f"{self._part} by itself ({listed(norms)}); use replicator.GlobalBatchNorm")
+      causes.append("local batch norm: Keras BatchNormalization computes the statistics of "
+                    f"each {self._part} separately ({listed(norms)}); use "
+                    "replicator.GlobalBatchNorm")
     causes += [f"{draw} on batches that are joined at {place}: on each {self._part} their rows are "
-               "in another order; draw, or call the network, once for each batch"
+               "in a different order; draw, or call the network, once for each batch"
                for draw, place in evidence.draws_for_joined_batches()]
     causes += evidence.constant_draws
     if evidence.draws:
-      causes.append(f"{listed(evidence.draws)}: what an example draws depends on how the "
-                    "batch is divided; draw with replicator.random or replicator.Dropout")
+      causes.append(f"{listed(evidence.draws)}: the numbers drawn for an example depend on how "
+                    "the batch is divided; draw with replicator.random or replicator.Dropout")
     return "; or ".join(causes)
 
   def _moved(self, path: str) -> bool:
@@ -244,12 +245,12 @@ class Case:
     for cause, places in self._suspects.mixes.items():
       words = cause.format(place=listed(places), part=self._part)
       return words if not self.microbatches else (
-          f"{words.partition(';')[0]}; what microbatch's fn returns must be means over "
-          "examples, or replicator.mean(values, mask)")
+          f"{words.partition(';')[0]}; microbatch's fn must return means over examples, "
+          "or replicator.mean(values, mask)")
     if self.first.key[1] == LOSS and self._suspects.of_gradients:
-      return (f"a number of the gradients of one {self._part}, which Optimizer.apply has not "
-              "averaged yet; average them first with replicator.all_mean, or read grad_norm, which "
-              "every run logs")
+      return (f"a number computed from the gradients of one {self._part}, which Optimizer.apply "
+              "has not averaged yet; average them first with replicator.all_mean, or use "
+              "grad_norm, which every run logs")
     return ""
 
   def _own_statistic(self) -> str:
@@ -257,5 +258,5 @@ class Case:
       return ""
     remedy = ("return a statistic from microbatch's fn, which averages it, and assign it afterwards"
               if self.microbatches else "average a statistic first with replicator.all_mean")
-    return (f"a variable is assigned what one {self._part} computed from its own examples; {remedy}"
-            "; keep examples, as in a pool or a queue, in a replicator.ExamplePool")
+    return (f"a variable is assigned a value that one {self._part} computed from its own examples; "
+            f"{remedy}; keep examples, as in a pool or a queue, in a replicator.ExamplePool")

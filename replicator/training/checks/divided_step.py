@@ -130,13 +130,13 @@ class _Comparison:
       reference, divided = (diagnosis.without_trained(each) for each in (reference, divided))
     largest, first = diagnosis.compare(reference, divided, tolerance)
     if first is None:
-      run.say(f"first step: as on one device, {largest.relative:.0e}")
+      run.say(f"first step: same as on one device, {largest.relative:.0e}")
       return
     self._inspector.look()
     parts = self._replicas if self._replicas > 1 else self._pieces
     case = diagnosis.Case(reference, self._inspector.evidence, divided, first, parts,
                           self._replicas == 1, tolerance)
-    run.warn(f"the first step is not as on one device: {case.place()}; likely cause: "
+    run.warn(f"the first step is not the same as on one device: {case.place()}; likely cause: "
              f"{case.cause()}; `replicator doctor` shows more")
 
 

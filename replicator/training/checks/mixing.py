@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 # The likely causes, `{part}` for a replica or a micro-batch.
-_MEAN = ("a quotient of sums over examples, as in a mean over what is valid: {place} divides by "
-         "the sum of one {part}; write replicator.mean(values, mask), or all_sum around both sums")
-_OTHERS = ("examples that meet others: {place} has those of one {part} only; get the others with "
-           "replicator.all_concat")
-_STATISTIC = ("a statistic of the batch: {place} computes from the examples of one {part} what is "
-              "not linear in them; take the mean of the statistic over the replicas first, with "
+_MEAN = ("a quotient of sums over examples, as in a mean over valid positions: {place} divides "
+         "by the sum of one {part}; use replicator.mean(values, mask), or all_sum around both sums")
+_OTHERS = ("examples that are combined with each other: {place} has only those of one {part}; get "
+           "the rest with replicator.all_concat")
+_STATISTIC = ("a statistic of the batch: {place} computes a nonlinear function of the examples of "
+              "one {part}; average the statistic over the replicas first, with "
               "replicator.all_mean")
 
 _MOVES = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Tile", "Transpose"}  # Of axes.

@@ -67,13 +67,13 @@ class ResumedStep:
     how = "bit for bit" if largest == 0 else f"{largest:.0e}"
     line = f"{worst} {now[worst]:.9g}, was {was[worst]:.9g}"
     if largest <= (0.0 if is_same else LOOSE[keras.config.dtype_policy().name]):
-      self._run.say(f"first step: as before the restart, {how}")
+      self._run.say(f"first step: same as before the restart, {how}")
     elif changes:
-      self._run.say(f"first step: not as before the restart and its changes: {line}")
+      self._run.say(f"first step: not the same as before the restart and its changes: {line}")
       self._keep(self._began, now)
     else:
-      self._run.warn(f"the first step is not the one that followed this checkpoint before: {line}; "
-                     "something is not saved, or the data has changed; to find it: "
+      self._run.warn(f"the first step differs from the one that followed this checkpoint before: "
+                     f"{line}; some state is not saved, or the data has changed; to find it: "
                      "replicator doctor --check_resume")
 
   def _keep(self, step: int, scalars: dict[str, float]) -> None:

@@ -25,7 +25,7 @@ def rows_compared(run: Run, batches: Iterator[Any]) -> Iterator[Any]:
   digests = [*map(digest_of_batch, first)]
   if (agreement.is_shared(replicator.worker_id, replicator.num_pipelines, "".join(digests))
       and digests[0] != digests[1]):
-    run.say(f"warning: {run.data()} gives several workers the same rows, so each of them counts "
-            "several times: return rows of its own for each context.input_pipeline_id, or write "
-            "a function without arguments that returns global batches")
+    run.say(f"warning: {run.data()} gives several workers the same rows, so each row counts "
+            "several times: return different rows for each context.input_pipeline_id, or use a "
+            "function without arguments that returns global batches")
   return itertools.chain(first, batches)

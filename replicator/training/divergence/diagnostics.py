@@ -63,8 +63,8 @@ class Signals(Hook):
            for name, of_layers in sigmas.items()}}
     for name in signals:
       if name in outputs:
-        raise UsageError(f"the step returned '{name}', which is a signal of the log already; call "
-                         "it something else, or set Guard.signals = False")
+        raise UsageError(f"the step returned '{name}', which is already the name of a signal; "
+                         "rename it, or set Guard.signals = False")
     return signals
 
 
@@ -86,7 +86,7 @@ class LearningRates:
     for name, optimizer in self._optimizers.items():
       if found := doubt(rate_of(optimizer.keras_optimizer), steps):
         lines.append(f"{name} {found} of train.steps = {steps}: schedules count training steps; "
-                     "give it a length that fits, or a share of the run")
+                     "give it a length that fits, or a fraction of the run")
     return lines
 
 

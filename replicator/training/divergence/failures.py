@@ -62,12 +62,12 @@ def found(run: pathlib.Path, step: int | None = None) -> Failure:
   all_of_run = sorted((_read(path) for path in run.glob(f"{FOLDER}/*/{FACTS}")),
                       key=lambda each: (each.rollbacks, each.step))
   if not all_of_run:
-    raise UsageError(f"{run}: has kept no step that failed; a guard keeps one when it stops a run "
-                     "or rolls it back")
+    raise UsageError(f"{run}: has no failed step; a guard keeps one when it stops a run or rolls "
+                     "it back")
   chosen = [each for each in all_of_run if step in (None, each.step)]
   if not chosen:
     steps = sorted({each.step for each in all_of_run})
-    raise UsageError(f"--step={step}: has not failed; write one of the steps "
+    raise UsageError(f"--step={step}: did not fail; choose one of the steps "
                      f"{', '.join(map(str, steps))}")
   return chosen[-1]
 
@@ -83,8 +83,8 @@ def _read(path: pathlib.Path) -> Failure:
         {name: list(map(float, values)) for name, values in facts["recent"].items()},
         facts["rollbacks"], skipped)
   except (KeyError, TypeError, ValueError) as error:
-    raise UsageError(f"{path}: is corrupt ({error!r}); the batch beside it can be read by "
-                     "numpy.load") from error
+    raise UsageError(f"{path}: is corrupt ({error!r}); the batch next to it can be read "
+                     "with numpy.load") from error
 
 
 def write_facts(folder: pathlib.Path, facts: dict[str, Any]) -> None:
@@ -117,13 +117,13 @@ def batch_of(failure: Failure, like: Any) -> Any:
       parts.append(dict(loaded))
   today = arrays_of(like)
   if parts[0].keys() != today.keys():
-    raise UsageError(f"{failure.folder}: its batch has {', '.join(parts[0])}, and the data has "
-                     f"{', '.join(today)} now; put the data back as it was")
+    raise UsageError(f"{failure.folder}: its batch has {', '.join(parts[0])}, but the data now "
+                     f"has {', '.join(today)}; restore the old data")
   arrays = {name: np.concatenate([part[name] for part in parts]) for name in today}
   for name, array in arrays.items():
     if len(array) != len(today[name]):
-      raise UsageError(f"{failure.folder}: has {len(array)} examples of {len(today[name])}: each "
-                       "worker has written a batch-worker-N.npz; copy them here")
+      raise UsageError(f"{failure.folder}: has {len(array)} of {len(today[name])} examples: each "
+                       "worker wrote a batch-worker-N.npz; copy them all here")
   return tree.unflatten_as(like, list(arrays.values()))
 
 
@@ -148,8 +148,8 @@ def prepare(run: pathlib.Path, failure: Failure, workdir: pathlib.Path) -> int:
                      functools.partial(_link, place), {**facts, "loop": loop})
       return step
   if failure.rollbacks:
-    raise UsageError(f"{run}/checkpoints: none is left from which the run went to step "
-                     f"{failure.step}; the batch alone is in {failure.folder}")
+    raise UsageError(f"{run}/checkpoints: the checkpoint from which the run reached step "
+                     f"{failure.step} is gone; only the batch is left, in {failure.folder}")
   return 0
 
 

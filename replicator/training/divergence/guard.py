@@ -82,8 +82,8 @@ class Guard:
   def check_supported(self, strategy: str) -> None:
     """Raises a UsageError if the strategy with this name cannot return to a checkpoint."""
     if self.action == "roll_back" and strategy == "parameter_server":
-      raise UsageError("Guard.action = 'roll_back': under 'parameter_server' steps overtake each "
-                       "other, so that none is the last good one; write 'stop' or 'warn'")
+      raise UsageError("Guard.action = 'roll_back': under 'parameter_server', steps overtake each "
+                       "other, so no step is the last good one; use 'stop' or 'warn'")
 
   def check_limits(self, names: list[str]) -> None:
     """Raises a UsageError if a limit is set for a scalar that is not among the logged `names`."""
@@ -91,8 +91,8 @@ class Guard:
       return
     for name in self._limits:
       if name not in names:
-        raise UsageError(f"Guard.limits: the step logs no '{name}'.{nearest(name, names)} It logs: "
-                         f"{', '.join(names)}")
+        raise UsageError(f"Guard.limits: the step does not log '{name}'."
+                         f"{nearest(name, names)} It logs: {', '.join(names)}")
 
   def divergence_in(self, first_step: int, values: History) -> Divergence | None:
     """Finds the first divergence among the steps of one call; `first_step` is counted from 1.
@@ -137,7 +137,7 @@ class Guard:
     for what, names in may_collapse.items():
       for name in names:
         if name not in means:
-          raise UsageError(f"the step's may_collapse[{what!r}]: the step logs no '{name}'."
+          raise UsageError(f"the step's may_collapse[{what!r}]: the step does not log '{name}'."
                            f"{nearest(name, means)} It logs: {', '.join(means)}")
       value, reference = (means[name] for name in names)
       if value >= self.collapse * reference:
@@ -159,7 +159,7 @@ class Guard:
       return ""
     if name in self._limits:
       return f", over its limit of {format_number(self._limits[name])}"
-    return f", beyond {LIMIT:g}, the limit of any scalar that Guard.limits does not name"
+    return f", beyond {LIMIT:g}, the limit for scalars that are not in Guard.limits"
 
   def _recent_until(self, last: int) -> History:
     *earlier, newest = self._recent

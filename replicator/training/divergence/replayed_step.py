@@ -75,7 +75,7 @@ def _returned(values: Mapping[str, float], failure: Failure) -> list[str]:
     recorded = failure.recent[name][-1] if name in failure.recent else value
     is_same = np.isclose(value, recorded, _CLOSE, 0.0, equal_nan=True)
     lines.append(f"{name} {format_number(value)}" + (
-        "" if is_same else f", in the run {format_number(recorded)}"))
+        "" if is_same else f", but {format_number(recorded)} in the run"))
   return lines
 
 

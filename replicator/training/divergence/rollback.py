@@ -72,14 +72,14 @@ class Rollback:
     except UsageError as error:
       return str(error)
     if last is None:
-      return "no checkpoint was saved before"
+      return "there is no earlier checkpoint"
     step = last[1]["step"]
-    found = f"the last good checkpoint is of step {step}"
+    found = f"the last good checkpoint is from step {step}"
     if self._guard.action == "roll_back":
       return found
     due = (store.newest_good(folder, due_only=True) or last)[1]["step"]
-    return found + (", from which Guard.action = 'roll_back' would go on" if due == step else
-                    f"; Guard.action = 'roll_back' would go on from step {due}")
+    return found + (", from which Guard.action = 'roll_back' would continue" if due == step else
+                    f"; Guard.action = 'roll_back' would continue from step {due}")
 
   def roll_back(self, diverged: Diverged, step: int, counted: dict[str, Any]) -> str:
     """Continues from a checkpoint with different draws and data; returns one line about it.

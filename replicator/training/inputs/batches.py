@@ -33,11 +33,11 @@ def batches(source: ExampleSource | tf.data.Dataset, size: int
   at_least_one("batches", size=size)
   name = getattr(source, "__name__", type(source).__name__)
   if isinstance(source, type):
-    raise UsageError(f"batches: the source is the class {name}; give an instance: {name}()")
+    raise UsageError(f"batches: the source is the class {name}; pass an instance: {name}()")
   if isinstance(source, tf.data.Dataset):
     if source.cardinality() == tf.data.INFINITE_CARDINALITY:
-      raise UsageError("batches: the data set repeats without end, and is to be passed once; leave "
-                       "out .repeat()")
+      raise UsageError("batches: the data set repeats forever, but is meant to be read once; "
+                       "remove .repeat()")
     dataset = source.batch(size)
   elif isinstance(source, ExampleSource):
     check_size(source)

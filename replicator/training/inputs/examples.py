@@ -86,6 +86,6 @@ def _mapped(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf.
     before, made, after = states(), dataset.map(make, at_once), states()
     if not (moved := python_state.changed(before, after)):
       return made
-  raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, once for "
-                   "all examples, since TensorFlow compiles it; write augmented(index, seed), and "
-                   "draw with tf.random.stateless_uniform(shape, seed) or the like")
+  raise UsageError(f"{type(source).__name__}: load or augmented draws from {moved[0]}, only once "
+                   "for all examples, since TensorFlow compiles it; write augmented(index, seed), "
+                   "and draw with tf.random.stateless_uniform(shape, seed) or similar")

@@ -13,8 +13,8 @@ import tree
 _WRONG_SIZE = "rows of the batch of the step"
 _FOUND = re.compile(_WRONG_SIZE + r"\D*(\d+)\D*(\d+)")  # The step and its number of examples.
 
-_DENSE = {"RaggedTensor": "write .map(...) with its to_tensor(), and pass the lengths, too",
-          "SparseTensor": "write .map(...) with tf.sparse.to_dense"}
+_DENSE = {"RaggedTensor": "add .map(...) with its to_tensor(), and pass the lengths too",
+          "SparseTensor": "add .map(...) with tf.sparse.to_dense"}
 
 
 def own_rows(dataset: tf.data.Dataset, context: InputContext, first_step: int) -> tf.data.Dataset:
@@ -75,7 +75,7 @@ def sizes_refused(size: int) -> Iterator[None]:
     step, count = map(int, found.groups())
     remedy = (f"or train.global_batch_size = {count}" if step == 1 else
               f"or .batch({size}, drop_remainder=True)")
-    raise UsageError(f"train: the batch of step {step} has {count} examples, and "
+    raise UsageError(f"train: the batch of step {step} has {count} examples, but "
                      f"train.global_batch_size = {size}; write .repeat().batch({size}) where the "
                      f"data set is made, {remedy}") from None
 
@@ -86,11 +86,11 @@ def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
   sizes = {shape[0] for shape in shapes if shape.rank} - {None}
   if any(shape.rank == 0 for shape in shapes) or len(sizes) > 1:
     raise UsageError("train: the data set has single examples, with tensors of shape "
-                     f"{', '.join(map(str, shapes))}; write .batch({size}, drop_remainder=True), "
+                     f"{', '.join(map(str, shapes))}; add .batch({size}, drop_remainder=True), "
                      "for train.global_batch_size")
   if sizes - {size}:
     found = sizes.pop()
-    raise UsageError(f"train: the data set has batches of {found}, and train.global_batch_size = "
+    raise UsageError(f"train: the data set has batches of {found}, but train.global_batch_size = "
                      f"{size}; write .batch({size}, drop_remainder=True) where it is made, or "
                      f"train.global_batch_size = {found}")
   return shapes

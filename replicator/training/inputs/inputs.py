@@ -91,8 +91,8 @@ class InputContext:
     replicas = self.num_replicas_in_sync
     if global_batch_size < 1 or global_batch_size % replicas:
       lower = max(1, global_batch_size // replicas) * replicas
-      raise UsageError(f"train.global_batch_size = {global_batch_size}: does not divide by the "
-                       f"{replicas} replicas; write {lower} or {lower + replicas}")
+      raise UsageError(f"train.global_batch_size = {global_batch_size}: does not divide "
+                       f"evenly among the {replicas} replicas; use {lower} or {lower + replicas}")
     return global_batch_size // replicas
 
 
@@ -104,7 +104,7 @@ def check(inputs: Any) -> None:
   """Raises a UsageError unless `inputs` are None or of a kind described above."""
   name = getattr(inputs, "__name__", type(inputs).__name__)
   if isinstance(inputs, type):
-    raise UsageError(f"train: the inputs are the class {name}; give an instance: {name}()")
+    raise UsageError(f"train: the inputs are the class {name}; pass an instance: {name}()")
   if isinstance(inputs, ExampleSource):
     check_size(inputs)
   elif callable(inputs) and not (_takes(inputs) or _takes(inputs, None)):

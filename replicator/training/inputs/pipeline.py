@@ -77,12 +77,12 @@ def stream(inputs: Inputs | None, context: InputContext, first_step: int = 0,
         True for _ in elements(pipeline(inputs, context).take(1)))
   repeats = count == tf.data.INFINITE_CARDINALITY
   if not has_first:
-    raise UsageError("the data set has no batch: fewer examples than one batch, which it drops, or "
-                     "a filter that drops all")
+    raise UsageError("the data set has no full batch: it has fewer examples than one batch, or a "
+                     "filter drops them all")
   raise UsageError(f"the data set ended before step {step + steps_per_call}" + (
-      ", though it repeats: another pass has no examples, as that over a generator which is used "
-      "up; make a new generator for each pass" if repeats else
-      ": it has fewer batches than train.steps; .repeat() it"))
+      ", though it repeats: a later pass has no examples, as with an exhausted generator; create "
+      "a new generator for each pass" if repeats else
+      ": it has fewer batches than train.steps; add .repeat()"))
 
 
 def digest_of_batch(batch: Nest) -> str:

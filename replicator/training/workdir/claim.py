@@ -143,8 +143,8 @@ def wait_for(holder: Callable[[], str], workdir: str, poll_seconds: float) -> No
   while name := holder():
     name, _, remedy = name.partition("\n")
     if time.monotonic() >= deadline:
-      raise UsageError(f"--workdir={workdir}: is in use by {name}; let it end or stop it, or "
-                       f"write another folder{remedy}")
+      raise UsageError(f"--workdir={workdir}: is in use by {name}; wait until it ends, stop "
+                       f"it, or choose another folder{remedy}")
     if not told:
       print(f"waiting up to {WAIT_SECONDS:.0f} s for {workdir}, which is in use by {name}",
             file=sys.stderr, flush=True)

@@ -51,8 +51,8 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
   """
   experiment = reader.read_facts(workdir).get("experiment", command.experiment())
   if experiment != command.experiment():
-    raise UsageError(f"--workdir={workdir}: holds a run of the experiment '{experiment}', not of "
-                     f"'{command.experiment()}'; write another folder")
+    raise UsageError(f"--workdir={workdir}: contains a run of the experiment '{experiment}', not "
+                     f"'{command.experiment()}'; choose another folder")
   with contextlib.ExitStack() as stack:
     try:
       workdir.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def owned(workdir: pathlib.Path) -> Iterator[None]:
         stack.callback(_claims.pop, workdir)
         _claims[workdir] = claim
     except OSError as error:
-      raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); write another "
+      raise UsageError(f"--workdir={workdir}: cannot be written ({error.strerror}); choose another "
                        "folder") from error
     yield
 

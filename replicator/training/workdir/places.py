@@ -17,7 +17,7 @@ _refreshers: dict[pathlib.Path, Callable[[], None]] = {}  # By the folder of a r
 
 
 def _no_tool() -> Any:
-  raise UsageError("this is a URL, and nothing opens URLs; import replicator first")
+  raise UsageError("this is a URL, which only replicator can open; import replicator first")
 
 
 open_tool: Callable[[], Any] = _no_tool
@@ -29,14 +29,14 @@ def is_url(name: str | os.PathLike) -> bool:
   text = os.fspath(name)
   found = _SCHEME.match(text)
   if found and text[found.end():found.end() + 1] != "/":
-    raise UsageError(f"{text}: write {found[0]}/..., as a string: a pathlib.Path loses a slash")
+    raise UsageError(f"{text}: write {found[0]}/... as a string: a pathlib.Path loses a slash")
   return bool(found)
 
 
 def refuse_url(name: str | os.PathLike, flag: str, remedy: str) -> None:
   """Raises a UsageError if a flag's value is a URL, which would create a local folder `s3:`."""
   if _SCHEME.match(os.fspath(name)):
-    raise UsageError(f"{flag}={os.fspath(name)}: must be on this machine; {remedy}")
+    raise UsageError(f"{flag}={os.fspath(name)}: must be a local path; {remedy}")
 
 
 def folder_of(run: str | os.PathLike, checkpoints: Which = "none", may_be_new: bool = False

@@ -72,7 +72,7 @@ def read(workdir: str | os.PathLike) -> Run:
   """Reads a workdir, or a copy of it for a URL; raises a UsageError if it does not exist."""
   folder = folder_of(workdir)
   if not folder.is_dir():
-    raise UsageError(f"'{workdir}': no such folder; write the workdir of a run")
+    raise UsageError(f"'{workdir}': no such folder; give the workdir of a run")
   lines = [object_in(line) for line in _text(folder / "metrics.jsonl").splitlines()]
   rows = [{name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value
            for name, value in row.items()} for row in lines if isinstance(row.get("step"), int)]

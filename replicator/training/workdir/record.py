@@ -84,10 +84,9 @@ class Record:
     names = _others(before.get("python_state", {}), self.facts.get("python_state", {}))
     if not names:
       return []
-    line = (f"the step's {initial_state.named(names)} is not what it was before the run was "
-            "resumed")
+    line = f"the step's {initial_state.named(names)} is not the same as before the resume"
     if self.changes or before.keys() & set(_PARTS):
-      return [f"note: {line}, perhaps because of what was changed"]
+      return [f"note: {line}, perhaps because of these changes"]
     return [f"warning: {line}, and no change explains it; {initial_state.REMEDY}"]
 
   def _code_changes(self) -> list[str]:

@@ -41,8 +41,8 @@ def set_aside(workdir: pathlib.Path, step: int) -> tuple[str, str]:
   atomic.to_disk(workdir / "checkpoints")
   what = ", ".join(f"{count} {kind}{'s' * (count != 1)}"
                    for kind, count in reversed(counts.items()) if count)
-  return name, (f"what came after step {step} ({what}) is set aside in {folder}, a workdir of its "
-                "own")
+  return name, (f"everything after step {step} ({what}) is set aside in {folder}, a separate "
+                "workdir")
 
 
 def _step_of(path: pathlib.Path) -> int:

@@ -65,7 +65,7 @@ class Writer:
     """
     found = self._checked("scalars", step, values, checked_scalar)
     if found and self._is_flushed:
-      raise UsageError(f"writer.scalars: the line of step {step} is written already; write its "
+      raise UsageError(f"writer.scalars: the line of step {step} is already written; write its "
                        "scalars in after_steps or evaluated")
     self._row.update(found)
 
@@ -109,20 +109,20 @@ class Writer:
                ) -> dict[str, Any]:
     where = f"writer.{kind}"
     if not isinstance(values, Mapping):
-      raise UsageError(f"{where}: the values are a {type(values).__name__}; write a dict, "
+      raise UsageError(f"{where}: the values are a {type(values).__name__}; pass a dict, "
                        f"{EXAMPLES[kind]}")
     step = int(step)
     if step < self._step:
-      raise UsageError(f"{where}: step {step} comes after step {self._step}, which is written; "
-                       "write run.step")
+      raise UsageError(f"{where}: step {step} comes after step {self._step}, which is already "
+                       "written; use run.step")
     if step > self._step:
       self.flush()
       self._step, self._row, self._is_flushed, self._written = step, {}, False, set()
     found = {name: check(where, name, value) for name, value in values.items()}
     for name in found:
       if (kind, name) in self._written:
-        raise UsageError(f"{where}: '{name}' is written twice at step {step}; give one of the two "
-                         "another name")
+        raise UsageError(f"{where}: '{name}' is written twice at step {step}; rename one of the "
+                         "two")
       self._written.add((kind, name))
     return found
 
@@ -134,8 +134,8 @@ class Writer:
 
 def _check_name(where: str, name: Any) -> None:
   if not isinstance(name, str) or not name:
-    raise UsageError(f"{where}: the name {name!r} is a {type(name).__name__}; write a string that "
-                     "is not empty")
+    raise UsageError(f"{where}: the name {name!r} is a {type(name).__name__}; use a non-empty "
+                     "string")
 
 
 def checked_scalar(where: str, name: Any, value: Any) -> float:
@@ -145,7 +145,7 @@ def checked_scalar(where: str, name: Any, value: Any) -> float:
       if np.ndim(value) == 0:
         return float(value)
   other = f" other than {' and '.join(RESERVED)}" if name in RESERVED else ""
-  raise UsageError(f"{where}: the scalar {name!r} is {_form_of(value)}; write a name{other} and "
+  raise UsageError(f"{where}: the scalar {name!r} is {_form_of(value)}; use a name{other} and "
                    "one number, such as 'score': float(tf.reduce_mean(scores))")
 
 
@@ -158,12 +158,12 @@ def checked_image(where: str, name: Any, value: Any) -> np.ndarray:
   pixels = np.asarray(value)
   is_shaped = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3))
   if not (is_shaped and (pixels.dtype == np.uint8 or pixels.dtype.kind == "f")):
-    raise UsageError(f"{where}: the image '{name}' is {_form_of(value)}; write uint8 [h, w, 3], of "
+    raise UsageError(f"{where}: the image '{name}' is {_form_of(value)}; use uint8 [h, w, 3], with "
                      "values from 0 to 255, or floats from 0 to 1")
   if pixels.dtype != np.uint8:
     if pixels.size and not (pixels.min() >= 0.0 and pixels.max() <= 1.0):
       raise UsageError(f"{where}: the image '{name}' has values from {pixels.min():.4g} to "
-                       f"{pixels.max():.4g}; scale floats to [0, 1], or write uint8")
+                       f"{pixels.max():.4g}; scale floats to [0, 1], or use uint8")
     pixels = np.round(255.0 * pixels.astype(np.float64)).astype(np.uint8)
   pixels = pixels.reshape([*pixels.shape[:2], -1])
   return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
@@ -174,7 +174,7 @@ def checked_histogram(where: str, name: Any, value: Any) -> np.ndarray:
   _check_name(where, name)
   array = np.asarray(value)
   if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
-    raise UsageError(f"{where}: the histogram '{name}' is {_form_of(value)}; write an array of "
+    raise UsageError(f"{where}: the histogram '{name}' is {_form_of(value)}; pass an array of "
                      "numbers")
   flat = array.astype(np.float64).ravel()
   return flat[np.isfinite(flat)]
@@ -183,7 +183,7 @@ def checked_histogram(where: str, name: Any, value: Any) -> np.ndarray:
 def _checked_text(where: str, name: Any, value: Any) -> str:
   _check_name(where, name)
   if not isinstance(value, str):
-    raise UsageError(f"{where}: the text '{name}' is {_form_of(value)}; write a string")
+    raise UsageError(f"{where}: the text '{name}' is {_form_of(value)}; pass a string")
   return value
 
 

@@ -62,7 +62,7 @@ def test_a_limit_of_steps_does_every_part_once_in_the_first_steps_of_the_whole_r
   assert "finished at step 5" in (tmp_path / "w/report.html").read_text()
   assert run([*several, "--workdir=w"], small)[0] == 0  # It goes on.
   assert rows(tmp_path / "w")[-1]["step"] == 10
-  assert "'0': write a number of steps" in run(["--limit_steps=0"], small)[2]
+  assert "'0': must be a number of steps" in run(["--limit_steps=0"], small)[2]
 
 
 def test_processes_of_one_run_need_a_common_workdir(run, monkeypatch):
@@ -86,8 +86,8 @@ def test_a_step_to_go_back_to_is_of_a_run(run, monkeypatch):
   assert run(["--workdir=w", "--from_step=400"], nothing) == (0, "", "")
   assert run(["--workdir=w"], nothing) == (0, "", "") and said == [400, None]
   assert run(["--from_step=400"], nothing)[2] == (
-      "error: --from_step=400: goes back in a run; write its --workdir\n")
-  assert "--from_step: '4e2': write the step of a checkpoint" in run(
+      "error: --from_step=400: goes back in a run; add its --workdir\n")
+  assert "--from_step: '4e2': must be the step of a checkpoint" in run(
       ["--from_step=4e2"], nothing)[2]
 
 

@@ -94,7 +94,7 @@ def test_explain_prints_the_value_of_the_narrowest_scope_and_its_place(explained
   assert rows["a/rmsprop.rho"] == ("0.25", "a.gin:1")
   assert rows["a/b/rmsprop.rho"] == ("0.75", "a.gin:4")
   assert rows["a/b/rmsprop.momentum"] == ("0.125", "a.gin:3")
-  assert rows["small_step.after"] == ("identity", "default, unless the program gives one")
+  assert rows["small_step.after"] == ("identity", "default, unless the program sets it")
   assert rows["small_step.device"] == ("0", "default")
 
 

@@ -186,7 +186,7 @@ def test_modules_of_the_configuration_are_found_where_the_run_was_started(
     assert load_run(copied)[1] == 4 and sys.path[-1] == str(tmp_path)
     return
   with pytest.raises(replicator.UsageError, match=(
-      f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes looks for it there")):
+      f"config.gin:.*No module named 'load_test_mine'; .*{tmp_path}: --yes also looks for")):
     load_run(copied, is_trusted=False)
   assert str(tmp_path) not in sys.path
 
@@ -232,7 +232,8 @@ def test_two_runs_load_side_by_side_unless_they_read_different_values(run, copie
   (copied / "config.gin").write_text(text.replace("scaled.factor = 3.0", "scaled.factor = 4.0"))
   first = replicator.load(run)
   assert replicator.load(spanning).count.shape == [5] and first.count.shape == [2]
-  with pytest.raises(replicator.UsageError, match=r"has scaled.factor = 4.0, and this process 3.0"):
+  with pytest.raises(replicator.UsageError, match=(
+      r"has scaled.factor = 4.0, but this process has 3.0")):
     replicator.load(copied)
   assert gin.query_parameter("scaled.factor") == 3.0
   with pytest.raises(replicator.UsageError, match=r"has train.precision = 'float64'"):
@@ -276,20 +277,20 @@ def corrupt(run: pathlib.Path, step: int) -> None:
     (lambda run: (run / "config.gin").write_text("import gone\n"),
      r"config.gin:1: ModuleNotFoundError: No module named 'gone'; the run was started in /.*: it "
      "is not there"),
-    (lambda run: shutil.rmtree(run / "checkpoints"), "holds no checkpoint")])
+    (lambda run: shutil.rmtree(run / "checkpoints"), "has no checkpoint")])
 def test_a_damage_is_one_line(harm, line, copied):
   harm(copied)
   check_refused(copied, line)
 
 
 @pytest.mark.parametrize("arguments, line", [
-    ({"step": 7}, "has no checkpoint of step 7; write one of the steps 1, 2, 3, 4"),
-    ({"step": "newest"}, "step = 'newest': write the step"),
-    ({"step": 3}, r"step-00000003 is corrupt.*; write one of the steps 1, 2, 4"),
+    ({"step": 7}, "has no checkpoint of step 7; choose one of the steps 1, 2, 3, 4"),
+    ({"step": "newest"}, "step = 'newest': must be the step"),
+    ({"step": 3}, r"step-00000003 is corrupt.*; choose one of the steps 1, 2, 4"),
     ({"step": "best", "bindings": ["Checkpoints.keep_best = None"]},
-     "is not known: this run has no Checkpoints.keep_best"),
+     "is unknown: this run does not set Checkpoints.keep_best"),
     ({"step": "best", "bindings": ["Checkpoints.keep_best = 'eval/fid'"]},
-     "none was saved at a step that logged 'eval/fid'; write one of the steps"),
+     "none was saved at a step that logged 'eval/fid'; choose one of the steps"),
     ({"bindings": ["CountingStep.size = 3"]}, r"'count' was float32 \[2\] and is float32 \[3\]; ")])
 def test_what_cannot_be_loaded_is_one_line(arguments, line, copied):
   corrupt(copied, 3)
@@ -311,7 +312,7 @@ def check_refused(run: pathlib.Path, line: str, **arguments) -> None:
      "/run: its program did not call replicator.train"),
     ("load_test_bad", "import no_such_module_at_all\n",
      r"imported: .*load_test_bad\.py:1: ModuleNotFoundError: No module named 'no_such_module"),
-    ("json", "", "another module is called 'json'")])
+    ("json", "", "another module is named 'json'")])
 def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tmp_path,
                                                        programs_forgotten):
   (tmp_path / f"{name}.py").write_text(text)

@@ -61,7 +61,7 @@ def test_a_program_that_is_no_experiment_is_not_run_unread(failed):
 
 def test_a_step_that_did_not_fail_is_one_line(failed):
   assert replay(failed, "--yes", "--step=5", status=2)[-1] == (
-      "error: --step=5: has not failed; write one of the steps 6")
+      "error: --step=5: did not fail; choose one of the steps 6")
 
 
 @pytest.mark.slow
@@ -82,5 +82,5 @@ def test_other_data_do_not_fail(tmp_path):
   np.savez(batch, x=np.zeros([4], np.float32))
   lines = replay(tmp_path, "--yes", status=1)
   (returned,) = [line for line in lines if line.startswith("returned    loss")]
-  assert returned.endswith(", in the run nan")
+  assert returned.endswith(", but nan in the run")
   assert "first       every operation has a finite result" in lines

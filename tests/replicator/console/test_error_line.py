@@ -166,9 +166,9 @@ MIXED = [lambda half, other: half - other, lambda half, other: tf.concat([half, 
 
 
 @pytest.mark.parametrize("kind, remedy", [
-    ("float16", "last layer with dtype=keras.config.floatx(), or tf.cast(outputs, keras.config."),
-    ("bfloat16", "last layer with dtype=keras.config.floatx(), or tf.cast(outputs, keras.config."),
-    ("float64", "the run computes in float64; write keras.config.floatx() in place of tf.float32")])
+    ("float16", "last layer dtype=keras.config.floatx(), or use tf.cast(outputs, keras.config."),
+    ("bfloat16", "last layer dtype=keras.config.floatx(), or use tf.cast(outputs, keras.config."),
+    ("float64", "the run computes in float64; use keras.config.floatx() instead of tf.float32")])
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_tensors_of_two_dtypes_get_the_remedy_of_the_precision(kind, remedy, is_compiled):
   for mixed in MIXED:

@@ -53,14 +53,14 @@ def test_a_step_that_has_only_run_in_float32_gets_a_hint(fails, has_hint, monkey
   monkeypatch.setattr(doctor, "load", lambda experiment: lambda workdir: fails())
   assert doctor.main(["--experiment=x"]) == 1
   error, = capsys.readouterr().err.splitlines()
-  assert error.endswith("write keras.config.floatx() in place of tf.float32 (the proof is in "
+  assert error.endswith("use keras.config.floatx() instead of tf.float32 (the proof is in "
                         "float64; --precision=float32 compares loosely)") == has_hint
 
 
 @pytest.mark.parametrize("flags, title, good, bad", [
     ([], "x: 5 steps of 8 examples in float64, against 1 replica",
-     "trains the same however it is divided", "does not train and log the same however it is div"),
-    (["--check_resume"], "x: 6 steps, against the same run ended after step 3 and resumed in a new",
+     "trains the same however it is divided", "does not train or log the same when it is divided"),
+    (["--check_resume"], "x: 6 steps, against the same run stopped after step 3 and resumed in a",
      "resumes exactly", "does not resume exactly")])
 def test_the_status_says_whether_a_step_passes(flags, title, good, bad, monkeypatch, capsys):
   monkeypatch.setattr(doctor, "load", lambda experiment: None)
@@ -97,7 +97,7 @@ def test_the_status_is_1_where_nothing_could_be_compared(monkeypatch, capsys):
   words = ["--experiment=x", "--steps=1", "--gin_param=train.global_batch_size = 7"]
   assert doctor.main(words) == 1
   printed = capsys.readouterr().out
-  assert "7: does not divide by the 2 replicas" in printed
+  assert "7: does not divide evenly among the 2 replicas" in printed
   assert printed.endswith("Nothing could be compared.\n")
   assert doctor.main([*words, "--gin_param=Regression.bugs = 1"]) == 2
   assert "Did you mean 'bug'?" in capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_the_status_is_1_where_nothing_could_be_compared(monkeypatch, capsys):
     (["--steps=0"], "--steps=0: must be at least 1"),
     (["--check_resume", "--steps=1"], "--steps=1: must be at least 2"),
     (["--scaling", "--bandwidth=nan", "--latency=1"], "--bandwidth: nan is not above 0"),
-    (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: write both"),
+    (["--scaling", "--bandwidth=1e9"], "--bandwidth and --latency: give both"),
     (["--scaling", "--check_resume"], "not allowed with"),
     (["--strong"], "--strong: works only with --scaling"),
 ])

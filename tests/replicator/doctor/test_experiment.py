@@ -44,7 +44,7 @@ def test_several_processes_are_launched_and_the_chief_hands_over(workers, launch
     ("print('no error: here'); print('[worker 0] error: of one'); exit('error: of two')", "of one"),
     ("exit('error: of Python')", "of Python"),
     ("print('an error: of a log'); print('step 2'); exit(3)",
-     "the process ended with status 3; its last line is 'step 2'"),
+     "the process ended with status 3; its last line was 'step 2'"),
     ("import os; os.abort()", "the process was ended by signal 6, and printed nothing")])
 def test_a_process_that_fails_is_its_first_error_or_its_end(program, message, monkeypatch):
   with pytest.raises(UsageError) as failed:
@@ -57,8 +57,8 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch):
   with pytest.raises(UsageError) as failed:
     recorded_by(monkeypatch, program="import time; print('step 1'); time.sleep(100)")
   assert str(failed.value) == (
-      "replicator doctor --steps=3 did not end within 0.05 minutes; its last line is "
-      "'step 1'; if it only needs more time, write fewer --steps or a smaller "
+      "replicator doctor --steps=3 did not end within 0.05 minutes; its last line was "
+      "'step 1'; if it only needs more time, use fewer --steps or a smaller "
       "train.global_batch_size")
 
 

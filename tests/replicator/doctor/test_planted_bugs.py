@@ -39,9 +39,9 @@ def check_row(row: CheckResult, first: str, cause: str) -> None:
      "clipping before aggregation: tf.clip_by_global_norm at tests/"),
     ("dropout", LOSS, "a Keras Dropout layer at tests/programs/planted_bugs.py:"),
     ("numpy", LOSS, "np.random was called while the step was traced"),
-    ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned what one replica "
-     "computed from its own examples; average a statistic first with replicator.all_mean; keep "
-     "examples, as in a pool"),
+    ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned a value that one "
+     "replica computed from its own examples; average a statistic first with replicator.all_mean; "
+     "keep examples, as in a pool"),
     ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs."),
     ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
      "initial weights differ"),
@@ -54,8 +54,8 @@ def test_a_planted_bug_is_found_on_two_replicas_and_in_micro_batches():
   found = examine_determined("local_batch_norm")
   for part, row in (("replica", next(found.results([]))),
                     ("micro-batch", found._microbatch_result())):
-    check_row(row, LOSS, "local batch norm: Keras BatchNormalization takes the statistics of each "
-                         f"{part} by itself (sequential/batch_normalization)")
+    check_row(row, LOSS, "local batch norm: Keras BatchNormalization computes the statistics of "
+                         f"each {part} separately (sequential/batch_normalization)")
 
 
 def test_a_step_that_is_not_deterministic_is_no_proof_of_another_cause():

@@ -47,7 +47,7 @@ def test_each_row_has_its_own_replicas():
       ("2 replicas", AGREES), ("4 replicas", DIFFERS), ("2 micro-batches", SKIPPED),
       ("2 processes", SKIPPED)]
   assert found[2].detail == "the step does not call replicator.microbatch"
-  assert found[3].detail == "Replicator.devices_per_replica works in one process"
+  assert found[3].detail == "Replicator.devices_per_replica works only in one process"
   assert "exactly 1/4" in rows({(4, 1): 0.25})[1].notes[1]
 
 
@@ -55,7 +55,7 @@ def test_what_agrees_is_named_where_only_a_logged_scalar_differs():
   trained = quantities("gradient", u__w=1.0) | quantities("variable", w=[1.0, 2.0])
   one, other = (trained | quantities("loss", loss=1.0, deviation=value) for value in (0.5, 0.7))
   assert rows({(1, 1): one, (2, 1): other})[0].notes[2:] == (
-      "nevertheless agree: all gradients and all variables",)
+      "still agree: all gradients and all variables",)
   other |= quantities("variable", w=[1.0, 3.0]) | quantities("gradient", u__w=1.1)
   assert rows({(1, 1): one, (2, 1): other})[0].notes[2:] == ()
 
@@ -70,9 +70,9 @@ def test_weights_that_differ_are_no_proof_that_the_step_draws():
 
 def test_a_variant_that_is_refused_says_so_in_one_line():
   two, four, *_ = rows({(2, 1): UsageError("step.py:3: no such\nIn call to train"),
-                       (4, 1): UsageError("train.global_batch_size = 6: does not divide by the 4")})
+                       (4, 1): UsageError("6: does not divide evenly among the 4")})
   assert (two.verdict, two.detail, two.notes) == (FAILED, "step.py:3: no such", ())
-  assert (four.verdict, four.detail[-8:]) == (SKIPPED, "by the 4")
+  assert (four.verdict, four.detail[-11:]) == (SKIPPED, "among the 4")
   row = rows({(1, 2): UsageError("in parts")}, microbatched=True)[2]
   assert (row.verdict, row.detail) == (FAILED, "in parts")
 

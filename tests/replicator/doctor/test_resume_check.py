@@ -75,13 +75,13 @@ def batches(step: int) -> dict[int, str]:
 
 @pytest.mark.parametrize(("unbroken", "resumed", "cause"), [
     ({}, {"batches": batches(1)}, "the input starts over: step 4 gets the batch of step 1; load("),
-    ({}, {"batches": batches(9)}, "the input: step 4 gets another batch than in the uninterrupted"),
+    ({}, {"batches": batches(9)}, "the input: step 4 gets a different batch than in the uninter"),
     ({"has_source": False, "changed": ["inputs.position"]}, {"batches": batches(9)},
-     "the input: step 4 gets another batch than in the uninterrupted run; the data set must"),
-    ({"changed": ["count"]}, {}, "Python values that change from step to step and are in no check"),
+     "the input: step 4 gets a different batch than in the uninterrupted run; the data set must"),
+    ({"changed": ["count"]}, {}, "Python values that change from step to step and are not in the "),
     ({"seen": {"stateful_draws": ["a tf.random draw at a.py:3"]}}, {}, "a tf.random draw at a.py"),
     ({"seen": {"python_code": ["tf.py_function at a.py:1"]}}, {}, "tf.py_function at a.py:1: "),
-    ({}, {}, "something the step depends on is in no checkpoint"),
+    ({}, {}, "something the step depends on is not in the checkpoint"),
 ])
 def test_the_cause_after_a_resume(unbroken, resumed, cause):
   found = cause_after(AT_4, 3, recording(**unbroken), recording(range(1, 4)),
@@ -103,15 +103,15 @@ def test_values_that_are_others_after_the_resume_are_named_before_those_that_onl
   resumed = recording(range(4, 7), python={
       4: python("1", "2"), 5: {**python("2", "2"), "other": "y"}})
   found = cause_after(AT_4, 3, one, again, resumed)
-  assert found.startswith("Python values that are others after the resume, and in no checkpoint: "
-                          "count; ")
+  assert found.startswith("Python values that differ after the resume and are not in the "
+                          "checkpoint: count; ")
 
 
 def test_the_cause_before_the_interruption():
   first = Mismatch(2, "scalar", "loss", "")
   one, other = recording(), recording(batches={1: "batch 1", 2: "another"})
   assert cause_before(first, one, one).startswith("two processes with the same seed")
-  assert "each process gets another batch at step 2" in cause_before(first, one, other)
+  assert "each process gets a different batch at step 2" in cause_before(first, one, other)
   assert "train.deterministic = False" in cause_before(first, one, other, False)
 
 
@@ -181,8 +181,8 @@ def test_python_state_and_draws_without_a_saved_state_are_found(rows):
   before, after = rows(main=trains(Noisy, before_call=louder))
   assert (before.verdict, after.verdict) == (AGREES, DIFFERS)
   assert after.notes[0].startswith("first: scalar 'loss' at step 3: ")
-  assert re.match("likely cause: Python values that change from step to step and are in no "
-                  "checkpoint: noise; keep them in tf.Variables .*; or a tf.random draw at "
+  assert re.match("likely cause: Python values that change from step to step and are not in "
+                  "the checkpoint: noise; keep them in tf.Variables .*; or a tf.random draw at "
                   "tests/replicator/doctor/test_resume_check.py", after.notes[1])
 
 

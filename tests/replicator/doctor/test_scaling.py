@@ -78,7 +78,7 @@ def test_a_step_that_sends_nothing_is_refused():
   def main(workdir):
     replicator.train(lambda: lambda batch: {"x": batch["x"][0, 0]}, planted_bugs.Points(),
                      workdir=workdir)
-  with pytest.raises(UsageError, match=r"makes no collective.* replicator\.wrap_optimizer"):
+  with pytest.raises(UsageError, match=r"calls no collective.* replicator\.wrap_optimizer"):
     scaling.measure(main, [], SMALL, calls=0)
 
 
@@ -97,7 +97,7 @@ def test_the_command_measures_and_prints(monkeypatch, capsys):
   assert doctor.main(words) == 0
   title, computes, sends, keeps, _, head, *rows = capsys.readouterr().out.splitlines()
   assert title == "x: 8 examples on every replica (weak scaling; --strong divides them)"
-  assert computes == "  one replica computes for 2 ms a step, measured here"  # One of its 5 steps.
+  assert computes == "  one replica computes for 2 ms per step, measured here"  # One of 5 steps.
   assert sends == "  each replica takes part in 1 collective: 1 all_reduce (0.003072 MB)"
   assert re.fullmatch("  each of N replicas keeps [0-9.]+ MB of weights and gradients, and [0-9.]+ "
                       "MB of slots and averages", keeps)
@@ -125,7 +125,7 @@ def test_the_step_is_timed_unless_its_seconds_are_given(
   assert title.startswith(f"x: {begin}")
   assert head.split() == ["replicas", *NETWORKS]
   assert last.split()[0] == str(most)  # At least one example for each replica.
-  assert computes.endswith(f"computes for {1000 * seconds:g} ms a step, {source}")
+  assert computes.endswith(f"computes for {1000 * seconds:g} ms per step, {source}")
   assert moves.endswith("2 collectives: 1 all_reduce (4 MB), 1 all_gather (0 MB and 1 whose size "
                         "varies, taken as 0)")
 

@@ -155,7 +155,7 @@ def test_workers_die_and_join_again(tmp_path):
 
   assert run.process.returncode == 0, out + err
   assert err.splitlines() == [
-      f"launch: worker {i} ended with status 137, and was started again" for i in range(2)]
+      f"launch: worker {i} ended with status 137, and was restarted" for i in range(2)]
   assert all(f"[chief 0] worker {i} is gone: the others do its work until it comes back" in out
              for i in range(2))
   rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]

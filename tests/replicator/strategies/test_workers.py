@@ -213,5 +213,5 @@ def test_processes_that_are_not_alike_are_warned(tmp_path):
   settings = ["train.steps = 4", "train.global_batch_size = 4"]
   with running(tmp_path, settings, settings, command=("tests.programs.unalike",)) as processes:
     output, _ = processes[0].communicate(timeout=SECONDS)
-  assert "the workers made different values of the step's 'numbers'" in output
+  assert "the workers have different values of the step's 'numbers'" in output
   assert "rows gives several workers the same rows" in output

@@ -149,10 +149,10 @@ def test_a_run_without_a_configuration_differs_from_none(folders, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["{tmp}/nowhere"], "no such folder"), (["{tmp}"], "holds no run"),
+    (["{tmp}/nowhere"], "no such folder"), (["{tmp}"], "is not a run"),
     ([], "required: RUN"),
     (["{tmp}/one", "--output={tmp}/no/c.html"], "cannot be written (No such file"),
-    (["{tmp}/one", "--output=."], "--output=.: cannot be written (it names no file)"),
+    (["{tmp}/one", "--output=."], "--output=.: cannot be written (it is not the name of a file)"),
 ])
 def test_bad_input_is_status_2_and_one_line(words, message, folders, tmp_path, capsys):
   assert compare.main([word.format(tmp=tmp_path) for word in words]) == 2

@@ -18,7 +18,7 @@ def test_an_address_where_nobody_listens(scheme, monkeypatch):
     holder.bind(("127.0.0.1", 0))
     address = f"{scheme}127.0.0.1:{holder.getsockname()[1]}"
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(UsageError, match=f"^RAY_ADDRESS={address}: no cluster of Ray there .*"
+    with pytest.raises(UsageError, match=f"^RAY_ADDRESS={address}: no Ray cluster there .*"
                                          "unset RAY_ADDRESS for a local one$"):
       ray_cluster.connect("--runner=ray")
 

@@ -102,7 +102,7 @@ def test_the_changes_of_the_code_can_be_restored(run):
   then = {"git_commit": "0123456789abcdef+", "git_diff": "changes.diff"}
   restore = f"`git checkout 0123456789abcdef && git apply {run}/changes.diff` restores it"
   for now, text in (("0123456789abcdef", "0123456789abcdef now"), ("dead", "dead now"),
-                    ("0123456789abcdef+", "0123456789abcdef+ now, with other changes")):
+                    ("0123456789abcdef+", "0123456789abcdef+ now, with different changes")):
     assert differences(run, now, **then) == [
         f"code: commit 0123456789abcdef+ then, {text}; {restore}"]
 
@@ -111,13 +111,13 @@ def test_the_changes_of_the_code_can_be_restored(run):
   ({"commit": "dead"}, {}, "code: commit c0ffee then, dead now; `git checkout c0ffee` restores"),
   ({"commit": None}, {}, "code: commit c0ffee then, none now"),
   ({"commit": "c0ffee+", "diff": b"x"}, {}, "code: commit c0ffee then, c0ffee+ now"),
-  ({}, {"git_commit": "c0ffee+", "git_diff": "5 bytes, too many"}, "with changes that were not s"),
+  ({}, {"git_commit": "c0ffee+", "git_diff": "5 bytes, too many"}, "with unsaved changes"),
   ({}, {"git_commit": None}, "code: the run recorded no commit"),
   ({}, {"tf_config": {"cluster": {"worker": ["a:1", "b:1"]}}}, "processes: ran on the hosts a, b"),
   ({}, {"environment": {"TF_X": "1", "LD_PRELOAD": "evil.so", "PATH": "/evil"}},
-   "environment: LD_PRELOAD, PATH of run.json is not taken over"),
+   "environment: LD_PRELOAD, PATH of run.json is ignored"),
   ({}, {"resumed": [{"step": 10, "before": {"num_replicas": 2}}]},
-   "the run itself: resumed at step 10 with changes of num replicas"),
+   "the run itself: resumed at step 10 with changes to num replicas"),
 ])
 def test_a_difference_is_one_line(now, then, line, run):
   (found,) = differences(run, **now, **then)
@@ -179,7 +179,7 @@ def test_exact_does_not_start_what_differs(run, executed, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("commit", "words", "said"), [
-  ("c0ffee", ["--exact"], "everything that the run recorded is as it was\n"),
+  ("c0ffee", ["--exact"], "everything that the run recorded is unchanged\n"),
   ("dead", [], "differs now: code: commit c0ffee then, dead now; ")])
 def test_a_run_starts_in_its_folder_if_nothing_differs_or_may_differ(
     commit, words, said, run, executed, monkeypatch, capsys, tmp_path):
@@ -198,8 +198,8 @@ def test_without_a_terminal_nothing_starts_unseen(run, executed, monkeypatch, ca
   assert rerun.main([str(run)]) == 2
   output = capsys.readouterr()
   assert output.out == "" and output.err.count("\n") == 1 and not executed
-  assert f"{run}/run.json: its command is not started unseen: cd " in output.err
-  assert "write --yes" in output.err
+  assert f"{run}/run.json: its command was not started: cd " in output.err
+  assert "add --yes" in output.err
   rerun.main([str(run), "--yes"])
   assert len(executed) == 1
 
@@ -214,13 +214,13 @@ def test_no_part_of_the_command_is_hidden(run, executed, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("spoil", "message"), [
-  (lambda run: (run / "run.json").unlink(), "run.json: missing; write the workdir of a run"),
+  (lambda run: (run / "run.json").unlink(), "run.json: missing; give the workdir of a run"),
   (lambda run: (run / "run.json").write_text('{"program": ["p'), "run.json: has no 'program', be"),
   (lambda run: (run / "run.json").write_text('{"command": "x"}'), "run.json: has no 'program'"),
   (lambda run: (run / "config.gin").unlink(), "config.gin: missing; it is written after the first"),
-  (lambda run: (run.parent / "program.py").unlink(), "program.py is missing; put it back"),
-  (lambda run: write_facts(run, program_file=None), "trained in a notebook, and has no command"),
-  (lambda run: write_facts(run, working_directory="/gone"), "folder /gone is missing; put it back"),
+  (lambda run: (run.parent / "program.py").unlink(), "program.py is missing; restore it"),
+  (lambda run: write_facts(run, program_file=None), "trained in a notebook, so it has no command"),
+  (lambda run: write_facts(run, working_directory="/gone"), "folder /gone is missing; restore it"),
 ])
 def test_a_file_that_is_missing_or_corrupt_is_an_error_of_one_line(spoil, message, run, capsys):
   spoil(run)
@@ -234,7 +234,7 @@ def test_another_run_is_not_overwritten(run, tmp_path):
     command(run, run)
   (tmp_path / "other").mkdir()
   (tmp_path / "other" / "run.json").write_text('{"argv": ["--gin_file=x"]}')
-  with pytest.raises(UsageError, match="holds another run"):
+  with pytest.raises(UsageError, match="contains another run"):
     command(run, tmp_path / "other")
 
 

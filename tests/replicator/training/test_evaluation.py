@@ -16,20 +16,20 @@ import tensorflow as tf
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: Evaluation([0.5]), "Evaluation: the scalars are a list; write a dict, such as"),
-    (lambda: Evaluation({"score": np.zeros([2])}), "the scalar 'score' is float64 [2]; write a n"),
-    (lambda: Evaluation({"score": "0.5"}), "the scalar 'score' is a str; write a name and one num"),
-    (lambda: Evaluation({"score": None}), "the scalar 'score' is a NoneType; write a name and one"),
-    (lambda: Evaluation({"score": [0.5, [1]]}), "the scalar 'score' is a list; write a name and"),
-    (lambda: Evaluation({1: 0.5}), "the scalar 1 is a float; write a name and one number"),
-    (lambda: Evaluation({"step": 1}), "'step' is a int; write a name other than step and seconds"),
-    (lambda: Evaluation({}, np.zeros([2, 2, 3])), "the images are a ndarray; write a dict, such a"),
-    (lambda: Evaluation({}, {"a": np.ones([2, 2, 4])}), "'a' is float64 [2, 2, 4]; write uint8 [h"),
-    (lambda: Evaluation({}, {"a": np.ones([2, 2, 3], np.int32)}), "'a' is int32 [2, 2, 3]; write "),
+    (lambda: Evaluation([0.5]), "Evaluation: the scalars are a list; pass a dict, such as"),
+    (lambda: Evaluation({"score": np.zeros([2])}), "the scalar 'score' is float64 [2]; use a n"),
+    (lambda: Evaluation({"score": "0.5"}), "the scalar 'score' is a str; use a name and one num"),
+    (lambda: Evaluation({"score": None}), "the scalar 'score' is a NoneType; use a name and one"),
+    (lambda: Evaluation({"score": [0.5, [1]]}), "the scalar 'score' is a list; use a name and"),
+    (lambda: Evaluation({1: 0.5}), "the scalar 1 is a float; use a name and one number"),
+    (lambda: Evaluation({"step": 1}), "'step' is a int; use a name other than step and seconds"),
+    (lambda: Evaluation({}, np.zeros([2, 2, 3])), "the images are a ndarray; pass a dict, such a"),
+    (lambda: Evaluation({}, {"a": np.ones([2, 2, 4])}), "'a' is float64 [2, 2, 4]; use uint8 [h"),
+    (lambda: Evaluation({}, {"a": np.ones([2, 2, 3], np.int32)}), "'a' is int32 [2, 2, 3]; use "),
     (lambda: Evaluation({}, {"a": np.full([2, 2], 1.5)}), "has values from 1.5 to 1.5; scale floa"),
     (lambda: Evaluation({}, {"a": np.full([2, 2], np.nan)}), "has values from nan to nan; scale f"),
-    (lambda: Evaluation({}, {3: np.ones([2, 2])}), "the name 3 is a int; write a string tha"),
-    (lambda: Evaluation({}, histograms={"a": ["x"]}), "the histogram 'a' is a list; write an arra"),
+    (lambda: Evaluation({}, {3: np.ones([2, 2])}), "the name 3 is a int; use a non-empty stri"),
+    (lambda: Evaluation({}, histograms={"a": ["x"]}), "the histogram 'a' is a list; pass an arra"),
 ])
 def test_an_evaluation_of_another_form_is_refused(make, message):
   assert refusal(make).startswith("Evaluation: ") and message in refusal(make)
@@ -68,7 +68,7 @@ def test_functions_that_take_more_by_another_way_are_called(tmp_path):
     ({"evaluate": lambda: Evaluation({})}, "train: evaluate is called with the step; write def ev"),
     ({"before_call": lambda step: None},
      "train: before_call is called with the step and its number; write def before_call(step, numb"),
-    ({"before_call": 3}, "train: before_call is a int; give a function of (step, number)")])
+    ({"before_call": 3}, "train: before_call is a int; pass a function of (step, number)")])
 def test_functions_of_another_form_are_refused(functions, message, tmp_path):
   assert refusal(runs.train, tmp_path, "train.steps = 1", "train.eval_every = 1", step=Counter,
                  **functions).startswith(message)
@@ -136,7 +136,7 @@ def test_a_run_whose_evaluations_found_nothing_is_not_done(results, fails, tmp_p
   if not fails:
     train()
     return
-  with pytest.raises(RunFailed, match=r"^all evaluations found NaN alone, for eval/score: "):
+  with pytest.raises(RunFailed, match=r"^all evaluations returned only NaN, for eval/score: "):
     train()
   facts = json.loads((tmp_path / "run.json").read_text())
   assert facts["ended"].startswith("failed: ") and (tmp_path / "checkpoints").exists()

@@ -126,11 +126,11 @@ def test_a_run_that_goes_back_is_killed_and_goes_on(run, unbroken, capsys):
   with pytest.raises(Preempted):
     train(run, SLOWER, back_to=4, before_call=runs.stopping_at(6))
   said = capsys.readouterr().out
-  assert ("what came after step 4 (4 checkpoints, 4 images, 4 log lines) is set aside in "
-          f"{aside(run)[0]}, a workdir of its own\nresumed at step 4") in said
+  assert ("everything after step 4 (4 checkpoints, 4 images, 4 log lines) is set aside in "
+          f"{aside(run)[0]}, a separate workdir\nresumed at step 4") in said
   train(run, SLOWER, back_to=4)
   said = capsys.readouterr().out
-  assert "--from_step=4: these settings have gone back to it already, and resume\n" in said
+  assert "--from_step=4: the run already went back to it with these settings; resuming\n" in said
   assert "\nresumed at step 7\n" in said
   assert_same_run(run, unbroken)
   assert len(aside(run)) == 1
@@ -157,11 +157,11 @@ def test_the_newest_checkpoint_leaves_nothing_behind_and_is_gone_back_to_once(ru
 def test_a_step_without_a_checkpoint_is_one_line_and_nothing_is_moved(run):
   before = sorted(run.rglob("*"))
   assert refusal(train, run, SLOWER, back_to=5) == (
-      f"{run}/checkpoints: has no checkpoint of step 5; write one of the steps "
+      f"{run}/checkpoints: has no checkpoint of step 5; choose one of the steps "
       "2, 4, 6, 8, 10, 12")
   assert refusal(train, run, back_to=12).startswith(
       "--from_step=12: nothing is left to train, since train.steps = 12")
-  assert refusal(train, run.parent / "new", back_to=4).endswith("there is no other")
+  assert refusal(train, run.parent / "new", back_to=4).endswith("there are no others")
   assert sorted(path for path in run.rglob("*") if path.name != ".owner") == [
       path for path in before if path.name != ".owner"]
 

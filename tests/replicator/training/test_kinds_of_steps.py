@@ -55,7 +55,7 @@ def test_an_input_function_provides_the_batches(tmp_path):
 def test_a_data_set_that_ends_early_is_an_error(tmp_path):
   def short(context):
     return tf.data.Dataset.range(5).map(lambda s: tf.zeros([context.batch_size]))
-  with pytest.raises(UsageError, match=r"ended before step 6: .*; \.repeat\(\) it"):
+  with pytest.raises(UsageError, match=r"ended before step 6: .*; add \.repeat\(\)"):
     train(tmp_path, "train.steps = 6", step=lambda: lambda x: {"x": tf.reduce_mean(x)},
           inputs=short)
   assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
@@ -102,7 +102,7 @@ def test_a_setting_that_cannot_work_is_an_error_of_one_line(tmp_path, binding, m
     (["critick/microbatch.n = 2"], lambda: {"loss": in_scope("critic")},
      "critick/microbatch.n is never used.* Did you mean 'critic'?"),
     (["Guard.limits = {'los': 1.0}"], lambda: {"loss": 0.0},
-     "Guard.limits: the step logs no 'los'. Did you mean 'loss'"),
+     "Guard.limits: the step does not log 'los'. Did you mean 'loss'"),
     ([], lambda: {"loss": tf.matmul(tf.zeros([2, 3]), tf.zeros([2, 3]))}, "Dimensions must be"),
     ([], lambda: {"loss": tf.zeros([2])}, "'loss' of shape"),
 ])

@@ -172,8 +172,8 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_before_the_next(tmp_pa
 
 
 @pytest.mark.parametrize("bundles_too, message", [
-    (True, "step-00000002: could not be saved (No space left on device); the checkpoints of "),
-    (False, "{}: cannot be written any more (No space left on device); the checkpoints are as "),
+    (True, "step-00000002: could not be saved (No space left on device); the earlier check"),
+    (False, "{}: can no longer be written (No space left on device); the checkpoints are in"),
 ])
 def test_a_disk_that_takes_not_even_the_end_of_a_run_is_named(
     bundles_too, message, tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_without_a_checkpoint_nothing_is_rolled_back(tmp_path):
   cluster = Cluster()
   state = position(cluster, Guard("roll_back"), tmp_path)
   cluster.is_empty = True
-  with pytest.raises(RunFailed, match="its numbers are here; no checkpoint was saved before"):
+  with pytest.raises(RunFailed, match="its numbers are here; there is no earlier checkpoint"):
     state.roll_back(DIVERGED)
 
 
@@ -82,7 +82,7 @@ def test_all_workers_wait_for_the_writer_before_one_ends_the_run(tmp_path):
 def test_workers_that_restored_other_steps_are_an_error(tmp_path):
   cluster = Cluster()
   cluster.restored = 40, 20
-  with pytest.raises(UsageError, match="--workdir: the workers restored the steps 40, 20; all "):
+  with pytest.raises(UsageError, match="--workdir: the workers restored different steps, 40, 20; "):
     position(cluster, Guard(), tmp_path)
 
 

@@ -102,7 +102,7 @@ def test_a_wait_that_is_given_up_saves_and_resumes_as_if_it_had_not_been(tmp_pat
   settings = ["train.steps = 6", "train.log_every = 1", "train.checkpoint_every = 100"]
   with pytest.raises(Preempted, match="step 3"):
     runs.train(tmp_path, *settings, step=Counter, before_call=waits)
-  assert "the simulator does not answer, and the run does not wait" in capsys.readouterr().out
+  assert "the simulator does not answer, and the run no longer waits" in capsys.readouterr().out
   runs.train(tmp_path, *settings, step=Counter)
   assert [row["count"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
@@ -122,7 +122,7 @@ def test_a_program_that_does_not_answer_ctrl_c_ends(monkeypatch):
   monkeypatch.setattr(os, "_exit", end)
   stop.hear(signal.SIGINT)
   stop.hear(signal.SIGINT)
-  assert ended == [130] and said[-1].startswith("error: the run does not answer")
+  assert ended == [130] and said[-1].startswith("error: the run does not respond")
 
 
 def test_ctrl_c_once_more_interrupts_from_a_second_later_on():

@@ -15,7 +15,7 @@ cd {{ folder }} || exit 1
 trap : TERM  # The processes get it, too: this script waits until they have saved.
 
 for restarts_left in {{ range(max_restarts, -1, -1) | join(" ") }}; do
-  # Processes that still save are not killed when the first one ends.
+  # Processes that are still saving are not killed when the first one ends.
   srun --distribution=block --kill-on-bad-exit=0 --label {{ shell_line }}
   status=$?
   case $status in

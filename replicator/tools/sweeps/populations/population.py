@@ -129,9 +129,9 @@ class Population:
     """Yields lines about what follows the trials."""
     if (left := self._file.steps() - self._end) > 0:
       share = max(1, self.count // _SHARE)
-      yield (f"\nthen, {left // self._interval} times: the {share} of the worst "
-             f"{self._file.metric}, and those that failed, copy one of the {share} best and go on "
-             f"with its bindings, perturbed; all train for {self._interval} steps more")
+      yield (f"\nthen, {left // self._interval} times: the {share} with the worst "
+             f"{self._file.metric}, and those that failed, copy one of the best {share} and "
+             f"continue with its bindings, perturbed; all train for {self._interval} more steps")
 
   def peek(self) -> Record | None:
     """Returns the trial that `propose` would return now."""
@@ -189,7 +189,7 @@ class Population:
     new.rename(folder)
     mine = "failed" if own.record.status != DONE else format_number(own.at(begin))
     its = format_number(self._results[donor].at(begin))
-    self._note(f"{trial.id} ({mine}) copies {donor} ({its}) at step {begin}, and goes on with "
+    self._note(f"{trial.id} ({mine}) copies {donor} ({its}) at step {begin}, and continues with "
                f"{trials.label(member.bindings)}")
 
   def _score(self, trial_id: str) -> float:
@@ -202,8 +202,8 @@ class Population:
       return math.nan
     if end not in dict(result.series):
       raise UsageError(f"sweep.metric = '{self._file.metric}': {trial_id} has none at step {end}, "
-                       "the end of a generation; EarlyStopping and sweep.interval do not go "
-                       "together")
+                       "the end of a generation; EarlyStopping and sweep.interval cannot be "
+                       "combined")
     if not math.isfinite(value := result.at(end)):
       return math.nan
     if not _checkpoint(self._folder, trial_id, end).exists():

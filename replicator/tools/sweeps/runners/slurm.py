@@ -35,11 +35,11 @@ def run(sweep: Sweep, jobs: int | None) -> None:
     raise UsageError(f"sweep.{key} with --runner=slurm: the trials of an array must be known "
                      "before it is submitted; use --runner=ray or --runner=local")
   if shutil.which("sbatch") is None:
-    raise UsageError("--runner=slurm: there is no sbatch here; type it on a machine of the cluster")
+    raise UsageError("--runner=slurm: there is no sbatch here; run it on a machine of the cluster")
   file = sweep.folder / JOB
   if file.exists() and _is_in_queue(job := file.read_text()):
     raise UsageError(f"--workdir={sweep.folder}: job {job} of this sweep is still in the queue; "
-                     f"wait for it, or end it with 'scancel {job}'")
+                     f"wait for it, or cancel it with 'scancel {job}'")
   sweep.run(_Array(sweep, jobs).add, slots=lambda: sweep.search.count)
 
 
@@ -82,7 +82,7 @@ class _Array:
       return self._sweep.give_up(trial_id, STOPPED)
     if status in (RUNNING, WAITING) and not self._is_in_queue:
       return self._sweep.give_up(
-          trial_id, FAILED, f"job {self._job} left Slurm's queue before its end")
+          trial_id, FAILED, f"job {self._job} left Slurm's queue before it finished")
     return status not in (RUNNING, WAITING)
 
   def _submit(self) -> None:

@@ -103,7 +103,7 @@ function setChart(figure) {
   const box = make("svg", figure, {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "large"});
   const line = make("p", figure, {class: "reading"});
   const again = () => { drawn = draw(box, chart, hidden, view); };
-  const help = () => { line.textContent = "drag to zoom in, click twice to see all"; };
+  const help = () => { line.textContent = "drag to zoom in, double-click to see all"; };
   const place = (event) => {
     const point = new DOMPoint(event.clientX, event.clientY);
     return drawn ? drawn.at(point.matrixTransform(box.getScreenCTM().inverse()).x) : view[0];

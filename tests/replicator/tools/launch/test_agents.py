@@ -113,7 +113,7 @@ if me == "worker0" and start == 1: sys.exit(6)
 if me == "chief0": wait_for(folder / "worker0-2"); sys.exit(0)
 work()
 """, workers=1, ps=1) == 0
-  assert capfd.readouterr().err == "launch: worker 0 ended with status 6, and was started again\n"
+  assert capfd.readouterr().err == "launch: worker 0 ended with status 6, and was restarted\n"
 
 
 def test_only_who_knows_the_secret_gets_in():

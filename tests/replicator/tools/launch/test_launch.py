@@ -50,9 +50,9 @@ sys.stdout.buffer.write(b"10 %\r\xc3\xa9 \xff\r\nno newline at the end")
   (["--workers=2", "--ps=-1", "--", "true"], "--ps=-1: must be at least 0"),
   (["--workers=2", "--max_restarts=-1", "--", "true"], "--max_restarts=-1: must be at least 0"),
   (["--workers=2", "--max_restart=1", "--", "true"], "[--max_restarts=R] -- COMMAND ..."),
-  (["--", "true"], "write --workers=N, or --hosts=A,B"),
+  (["--", "true"], "add --workers=N or --hosts=A,B"),
   (["--hosts=a,,b", "--", "true"], "--hosts=a,,b: has an empty name"),
-  (["--hosts=a", "--spark=local", "--", "true"], "write one of --hosts, --spark, --ray, --slurm"),
+  (["--hosts=a", "--spark=local", "--", "true"], "use only one of --hosts, --spark, --ray, "),
   (["--workers=2", "sh", "-c", "true"], "arguments: -c true; usage: "),
   (["--workers=2", "--", "no-such-program"], "cannot run 'no-such-program': No such file"),
 ])

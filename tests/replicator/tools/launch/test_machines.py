@@ -153,8 +153,8 @@ def test_it_goes_on_without_a_machine_and_grows_when_it_is_back(run_on, tmp_path
   thread.join()
   assert status == 0
   assert capfd.readouterr().err == (
-      "launch: worker 2 ended with status 137; the others go on without 127.0.0.3\n"
-      "launch: a machine is back; all start again\n")
+      "launch: worker 2 ended with status 137; the others continue without 127.0.0.3\n"
+      "launch: a machine is back; restarting all processes\n")
   assert {path.name for path in tmp_path.glob("127*-*")} == {
       *(f"{host}-1-3" for host in HOSTS), *(f"{host}-2-2" for host in HOSTS[:2]),
       *(f"{host}-3-3" for host in HOSTS[:2]), f"{HOSTS[2]}-2-3"}

@@ -78,8 +78,8 @@ def test_a_tfjob_and_a_trainjob_are_what_kubeflow_accepts(tmp_path):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--kubernetes=Job_1.yaml", "--image=x"], "the name of the file is that of the job"),
-    (["--kubernetes=job.yaml"], "write the image of the containers, --image=IMAGE"),
+    (["--kubernetes=Job_1.yaml", "--image=x"], "the file name is also the job name"),
+    (["--kubernetes=job.yaml"], "add the container image, --image=IMAGE"),
     (["--kubernetes=missing/job.yaml", "--image=x"], "No such file or directory"),
     (["--kubernetes=job.yaml", "--image=x", "--volume=/work"],
      "'/work' must be two words with ':' between")])
@@ -97,14 +97,14 @@ TOGETHER = ["--gin_file=strategies/multi_worker_mirrored.gin"]
 
 
 @pytest.mark.parametrize("flags, command, message", [
-    (["--slurm=job.sh"], [*RUN, *TOGETHER], "--slurm=job.sh: the command has no --workdir, and "),
-    (["--slurm=job.sh"], [*RUN, *SHARED], "the command sets no Replicator.strategy, and each pro"),
+    (["--slurm=job.sh"], [*RUN, *TOGETHER], "--slurm=job.sh: the command has no --workdir, but "),
+    (["--slurm=job.sh"], [*RUN, *SHARED], "the command sets no Replicator.strategy, so each proc"),
     (["--slurm=job.sh"], ["python", "mine.py", *SHARED, "--gin_param=Replicator.strategy = 'tpu'"],
-     "the command has Replicator.strategy = 'tpu', and each process would train alone; add "
+     "the command has Replicator.strategy = 'tpu', so each process would train alone; add "
      "--gin_file=strategies/multi_worker_mirrored.gin"),
     (["--slurm=job.sh", "--ps=1"], [*RUN, *SHARED, *TOGETHER], "add --gin_file=strategies/parame"),
     (["--kubernetes=job.yaml", "--image=x", "--volume=a:/work"], [*RUN, *SHARED, *TOGETHER],
-     "--workdir=runs/shared is lost with its Pod, and no other Pod sees it; write a path in a"),
+     "--workdir=runs/shared would be lost with its Pod, and no other Pod sees it; use a path "),
     (["--slurm=job.sh"], [*RUN, *SHARED, *TOGETHER], None),
     (["--slurm=job.sh"], ["python", "mine.py", *SHARED, "--gin_param=a.b = 1"], None),
     (["--kubernetes=job.yaml", "--image=x"], [*RUN, "--workdir=s3://bucket/run", *TOGETHER], None)])

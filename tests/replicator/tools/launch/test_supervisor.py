@@ -69,7 +69,7 @@ work()
 """, workers=1, ps=1) == status
   line = f"launch: worker 0 ended with status {status}"
   assert capfd.readouterr().err.splitlines() == [
-      *[f"{line}, and was started again"] * (deaths - 1), line]
+      *[f"{line}, and was restarted"] * (deaths - 1), line]
 
 
 def test_a_worker_that_dies_is_started_again_and_may_die_often_in_a_long_time(
@@ -87,7 +87,7 @@ work()
   assert run_here(code, workers=2, ps=1) == 0
   out, err = capfd.readouterr()
   assert out == "[worker 1] again {'type': 'worker', 'index': 1}\n"
-  assert err.splitlines() == [f"launch: worker 1 ended with status {status}, and was started again"
+  assert err.splitlines() == [f"launch: worker 1 ended with status {status}, and was restarted"
                               for status in (6, 137, 42)]
 
 

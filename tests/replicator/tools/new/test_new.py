@@ -56,14 +56,14 @@ def test_a_copy_of_an_experiment_trains(tmp_path):
 
 
 @pytest.mark.parametrize("words, line", [
-    (["De-mo"], "De-mo: is the name of a Python module, too; write it in small letters, "),
+    (["De-mo"], "De-mo: is also the name of a Python module; use lowercase letters, "),
     (["gan"], "gan: Replicator has a module of this name, which yours would hide; "),
-    (["class"], "class: means something else in the program; write another name"),
-    (["app"], "app: means something else in the program"),
-    (["tf", "--from=sngan"], "tf: means something else in the program"),
-    (["here"], "here: exists; write another name, or move it away"),
-    (["mine", "--from=sgan"], "--from=sgan: no such experiment, or none whose docstring shows a "
-                              "gin file. Did you mean 'sngan'?")])
+    (["class"], "class: already means something else in the program; choose another name"),
+    (["app"], "app: already means something else in the program"),
+    (["tf", "--from=sngan"], "tf: already means something else in the program"),
+    (["here"], "here: already exists; choose another name, or move it"),
+    (["mine", "--from=sgan"], "--from=sgan: no such experiment, or its docstring does not "
+                              "show a gin file. Did you mean 'sngan'?")])
 def test_what_cannot_be_written_is_one_line(tmp_path, words, line, capsys):
   (tmp_path / "here").mkdir()
   assert main(words) == 2

@@ -206,7 +206,7 @@ def test_a_process_removes_only_what_it_knows(store, folder, tmp_path):
   save(folder, 3)
   objects.push(folder)
   assert (store / "run" / "notes.txt").exists()
-  with pytest.raises(UsageError, match=r"holds other files, such as run/checkp.*, and no run"):
+  with pytest.raises(UsageError, match=r"contains other files, such as run/checkp.*, but no run"):
     ObjectStore(f"file://{store}").pull(tmp_path / "new")
 
 
@@ -227,7 +227,7 @@ def test_an_object_is_made_once(store):
 def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
   monkeypatch.setattr(remote, "CACHE", tmp_path / "cache")
   url = f"file://{store / 'run'}"
-  assert refusal(places.folder_of, url) == f"{url}: holds no run; write the workdir of a run"
+  assert refusal(places.folder_of, url) == f"{url}: contains no run; give the workdir of a run"
   of(store).push(folder)
   copy = places.folder_of(url)
   assert copy == tmp_path.joinpath("cache", "file", *(store / "run").parts[1:])
@@ -246,13 +246,13 @@ def test_a_url_is_read_by_a_copy(store, folder, tmp_path, monkeypatch):
 def test_what_no_store_is_opened_for_is_one_line(monkeypatch):
   refused = functools.partial(refusal, places.folder_of)
   assert refused(pathlib.Path("s3://bucket/run")) == (
-      "s3:/bucket/run: write s3://..., as a string: a pathlib.Path loses a slash")
+      "s3:/bucket/run: write s3://... as a string: a pathlib.Path loses a slash")
   assert refused("memory://run") == (
-      "memory://run: would end with this process; write a folder, s3://... or gs://...")
+      "memory://run: would be lost when this process ends; use a folder, s3://... or gs://...")
   assert refused("nix://run").startswith("nix://run: cannot be opened (Protocol not known: nix")
   monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
   assert refused("gs://bucket/run") == (
       "gs://bucket/run: needs a package: pip install 'replicator[gs]'")
-  with pytest.raises(UsageError, match=r"--out=s3:/bucket/grid.png: must be on this machine"):
-    places.refuse_url(pathlib.Path("s3://bucket/grid.png"), "--out", "write a file")
+  with pytest.raises(UsageError, match=r"--out=s3:/bucket/grid.png: must be a local path"):
+    places.refuse_url(pathlib.Path("s3://bucket/grid.png"), "--out", "choose a file")
   assert not os.path.exists("s3:")

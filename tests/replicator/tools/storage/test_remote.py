@@ -91,7 +91,7 @@ def test_a_checkpoint_that_cannot_be_sent_comes_with_the_next_one(
   count(url)
   assert steps_of(tmp_path / "store" / "run" / "checkpoints") == [5, 10]
   assert capsys.readouterr().err == (f"warning: {url}: lacks the last checkpoint (OSError: the "
-                                     "network is down); it is sent with the next one\n")
+                                     "network is down); it will be sent with the next one\n")
   assert not list(here.iterdir())
 
 
@@ -119,7 +119,7 @@ def test_an_end_that_cannot_be_sent_is_an_error_and_stays_here(url, here, tmp_pa
     count(url)
   folder = next(here.glob("replicator-workdir-*/run"))
   assert str(failed.value).splitlines()[0] == (
-      f"{url}: lacks the end of this run, which is in {folder}; go on there with "
+      f"{url}: lacks the end of this run, which is in {folder}; continue there with "
       f"--workdir={folder}, or copy it to the URL")
   assert steps_of(folder / "checkpoints") == [5, 10]
   monkeypatch.undo()
@@ -138,7 +138,7 @@ def test_the_end_of_a_failed_run_that_cannot_be_sent_is_named(url, here, monkeyp
   with pytest.raises(ZeroDivisionError):
     count(url, before_call=fail)
   folder = next(here.glob("replicator-workdir-*/run"))
-  assert f"which is in {folder}; go on there with --workdir=" in capsys.readouterr().err
+  assert f"which is in {folder}; continue there with --workdir=" in capsys.readouterr().err
 
 
 def test_without_locks_nothing_that_may_live_is_removed(url, here, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_mistake_names_the_url(url):
   flags = lock.command.experiment
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(lock.command, "experiment", lambda: f"not-{flags()}")
-    assert f"--workdir={url}: holds a run of the experiment" in refusal(count, url)
+    assert f"--workdir={url}: contains a run of the experiment" in refusal(count, url)
 
 
 def test_workers_get_the_checkpoints_of_the_chief(url, tmp_path):
@@ -219,7 +219,7 @@ def test_what_reads_a_workdir_takes_a_url(url, tmp_path, monkeypatch, capsys):
   assert compare.main([url, str(tmp_path / "store" / "run")]) == 0
   assert (tmp_path / "compare.html").exists()
   assert compare.main([url, "--output=s3://bucket/page.html"]) == 2
-  assert "--output=s3://bucket/page.html: must be on this machine" in capsys.readouterr().err
+  assert "--output=s3://bucket/page.html: must be a local path" in capsys.readouterr().err
   train(tmp_path / "next", *SETTING, f"train.start_from = '{url}'", step=TwoNetworks,
         inputs=Points())
   assert reader.read_facts(tmp_path / "next")["start_from"]["run"] == url
@@ -255,7 +255,7 @@ def test_what_a_run_sets_aside_stays_in_the_store(url, tmp_path, capsys):
   finally:
     from_step.go_on_from(None)
   (left,) = (store / "set_aside").iterdir()
-  assert f"is set aside in {url}/set_aside/{left.name}, a workdir" in capsys.readouterr().out
+  assert f"is set aside in {url}/set_aside/{left.name}, a separate " in capsys.readouterr().out
   assert steps_of(store / "checkpoints") == [5, 10] and steps_of(left / "checkpoints") == [10]
   count(url, "train.steps = 15", "train.global_batch_size = 4")  # Another process removes nothing.
   assert atomic.is_good(left / "checkpoints" / "step-00000010")

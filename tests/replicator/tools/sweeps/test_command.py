@@ -19,7 +19,7 @@ def test_a_name_that_the_experiment_rejects_is_reported_before_any_trial_runs(sw
 
 @pytest.mark.parametrize("flags, message", [
   (["--jobs=0"], "--jobs=0: must be at least 1"),
-  (["--workdir={file}"], "cannot be written (File exists); write another folder"),
+  (["--workdir={file}"], "cannot be written (File exists); choose another folder"),
 ])
 def test_a_bad_command_line_is_reported_in_one_line(flags, message, sweep):
   assert sweep.run(*(flag.format(file=sweep.file) for flag in flags)) == 2
@@ -30,13 +30,13 @@ def test_trials_of_gin_files_that_have_changed_are_shown_apart(sweep, tmp_path):
   gin = tmp_path / "base.gin"
   gin.write_text("train.batch_size = 8\n")
   sweep.write(gin_files=[str(gin)], seeds=[1])
-  assert sweep.run() == 0 and "shown apart" not in sweep.out + sweep.err
+  assert sweep.run() == 0 and "shown separately" not in sweep.out + sweep.err
   earlier = set(sweep.logs())
   gin.write_text("train.batch_size = 64\n")
   sweep.write(gin_files=[str(gin)], seeds=[1], grid={"lr": [0.1, 0.2, 0.3]})
   assert sweep.run("--explain") == 0 and sweep.out.count(": to run\n") == 3
   assert sweep.run() == 0
-  (line,) = [line for line in (sweep.out + sweep.err).splitlines() if "shown apart" in line]
+  (line,) = [line for line in (sweep.out + sweep.err).splitlines() if "shown separately" in line]
   assert all(name in line for name in earlier)
   with (sweep.folder / results.CSV).open() as file:
     found = [(row["id"] in earlier, row["in_sweep_file"]) for row in csv.DictReader(file)]

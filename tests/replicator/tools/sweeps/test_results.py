@@ -84,7 +84,7 @@ def test_the_page_shows_all_and_needs_nothing_else(ranked, tmp_path, page_file):
   assert ranks == sorted(ranks)
   for name in ("best eval/loss", "last", "lr", "net", "seed", "step", "time"):
     assert text.count(f'<td data-name="{name}">') == len(ranked)  # A phone shows the name there.
-  panels = text[text.index("A curve per trial"):]
+  panels = text[text.index("One curve per trial"):]
   assert panels.count("<figure") == 4 and panels.count("seed 1</span>") == 4
 
 

@@ -125,41 +125,42 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
 
 @pytest.mark.parametrize("text, message", [
   ("sweep.gird = {'a': [1]}", "sweep.gin:3: 'sweep' has no parameter 'gird'. Did you mean 'grid'?"),
-  ("train.steps = 3", "sweep.gin:3: a sweep file binds sweep.NAME only; write 'train.steps = ...'"),
-  ("a/sweep.seeds = [1]", "sweep.gin:3: a/sweep.seeds: a sweep has no scopes; write sweep.seeds"),
+  ("train.steps = 3", "sweep.gin:3: a sweep file binds only sweep.NAME; put 'train.steps = ...'"),
+  ("a/sweep.seeds = [1]", "sweep.gin:3: a/sweep.seeds: a sweep has no scopes; use sweep.seeds"),
   ("rate = 3\nsweep.seeds = [1]", "sweep.gin:3: the macro rate is never used"),
   ("sweep.seeds = [1, 2.5]", "sweep.gin:3: sweep.seeds = [1, 2.5]: must be a list of int"),
-  ("sweep.seeds = [1]\nsweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and on line 3"),
-  ("sweep.grid = {'a': [@adam]}", "write references of gin in quotes, as '@adam'"),
+  ("sweep.seeds = [1]
+sweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and on line 3"),
+  ("sweep.grid = {'a': [@adam]}", "put gin references in quotes, such as '@adam'"),
   ("sweep.grid = {'a': [1}", "sweep.gin:3: not valid gin"),
-  ("", "the space is empty"),
+  ("", "the search space is empty"),
   ("sweep.grid = {'a': []}", "sweep.grid: 'a': the list is empty"),
   ("sweep.grid = {'a': 3}", "sweep.grid: 'a' = 3: must be a list of values"),
   ("sweep.grid = {'a b': [1]}", "'a b': must be the name of a binding"),
-  ("sweep.grid = {'a': [1, 2, 1]}", "'a': 1 is there twice"),
+  ("sweep.grid = {'a': [1, 2, 1]}", "'a': 1 appears twice"),
   ("sweep.grid = {'gin_file': ['no.gin']}", "'no.gin': no such file"),
   ("sweep.gin_files = ['no.gin']", "sweep.gin_files: 'no.gin': no such file"),
-  ("sweep.zip = {'a': [1, 2], 'b': [1]}", "of one length, and there are 2 of 'a', 1 of 'b'"),
-  ("sweep.grid = {'a': [1]}\nsweep.zip = {'a': [1]}", "sweep.zip: 'a' is in sweep.grid already"),
-  ("sweep.params = ['a = 2']\nsweep.seeds = [1]\nsweep.grid = {'a': [1]}", "is in sweep.params"),
+  ("sweep.zip = {'a': [1, 2], 'b': [1]}", "must have the same length, but 'a' has 2, 'b' has 1"),
+  ("sweep.grid = {'a': [1]}\nsweep.zip = {'a': [1]}", "sweep.zip: 'a' is already in sweep.grid"),
+  ("sweep.params = ['a = 2']\nsweep.seeds = [1]\nsweep.grid = {'a': [1]}", "already in sweep.par"),
   ("sweep.optuna = {'a': ('uniform', 0, 1)}", "sweep.optuna: bind sweep.trials"),
-  ("sweep.interval = 5\nsweep.seeds = [1]", "sweep.interval: is for sweep.population, and there"),
+  ("sweep.interval = 5\nsweep.seeds = [1]", "sweep.interval: is only for sweep.population, which"),
   (POPULATION, "sweep.population: bind sweep.trials, the number of points"),
-  (f"{POPULATION}sweep.trials = 1", "sweep.trials = 1: a population has at least two members"),
-  (f"{POPULATION}sweep.trials = 4", "sweep.population: bind sweep.interval, the steps between two"),
-  (f"{POPULATION}sweep.trials = 4\nsweep.interval = 5", "in sweep.params, as 'train.steps = 2000'"),
+  (f"{POPULATION}sweep.trials = 1", "sweep.trials = 1: a population must have at least two"),
+  (f"{POPULATION}sweep.trials = 4", "sweep.population: bind sweep.interval, the number of steps"),
+  (f"{POPULATION}sweep.trials = 4\nsweep.interval = 5", "sweep.params, such as 'train.steps = 2"),
   (f"{POPULATION}sweep.trials = 4\nsweep.interval = 5\nsweep.params = ['train.steps = 1_001']",
-   "sweep.interval = 5: must divide the train.steps = 1001 of sweep.params"),
-  (f"{POPULATION}sweep.trials = 4\nsweep.seeds = [1]", "sweep.population goes by itself"),
+   "sweep.interval = 5: must divide train.steps = 1001 in sweep.params"),
+  (f"{POPULATION}sweep.trials = 4\nsweep.seeds = [1]", "sweep.population must be used alone"),
   ("sweep.params = ['a']", "sweep.params: 'a': must be a binding"),
   ("sweep.goal = 'low'", "sweep.gin:3: sweep.goal = 'low': must be one of 'min', 'max'"),
   ("sweep.random = {'a': ('uniform', 0, 1)}", "sweep.random: bind sweep.trials"),
-  ("sweep.trials = 2\nsweep.seeds = [1]", "sweep.trials: is for sweep.random or sweep.optuna"),
+  ("sweep.trials = 2\nsweep.seeds = [1]", "sweep.trials: is only for sweep.random or sweep.optuna"),
   ("sweep.random = {'a': ('unifrom', 0, 1)}", "'unifrom': no such distribution. Did you mean"),
   ("sweep.random = {'a': [1, 2]}", "[1, 2]: must be a distribution"),
   ("sweep.random = {'a': ('log_uniform', 0, 1)}", "its low end must be above 0"),
   ("sweep.random = {'a': ('int_uniform', 0.5, 2)}", "low, high), two whole numbers"),
-  ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is for sweep.optuna"),
+  ("sweep.prune_after = 3\nsweep.seeds = [1]", "sweep.prune_after: is only for sweep.optuna"),
   ("sweep.trials = 0", "sweep.trials = 0: must be at least 1"),
   ("sweep.prune_after = -1", "sweep.prune_after = -1: must be at least 0"),
   ("sweep.random = {'a': ('uniform', 1)}", "must be ('uniform', low, high), two numbers"),
@@ -167,7 +168,7 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("sweep.random = {'a': ('uniform', 0, 1e999)}", "('uniform', low, high), two numbers"),
   ("sweep.random = {'a': ('int_uniform', False, 2)}", "low, high), two whole numbers"),
   *((f"sweep.optuna = {{'a': ('uniform', 0, 1)}}\nsweep.trials = 1\nsweep.{other}",
-     "sweep.optuna goes by itself") for other in (
+     "sweep.optuna must be used alone") for other in (
          "grid = {'b': [1]}", "zip = {'b': [1]}", "random = {'b': ('uniform', 0, 1)}",
          "seeds = [1]")),
 ])
@@ -177,7 +178,7 @@ def test_a_mistake_is_reported_in_one_line(text, message, tmp_path):
 
 def test_a_mistake_on_the_command_line_names_its_flag(tmp_path):
   for binding, message in (("sweep.seeds = [1", "not valid gin"), ("sweep.seed = [1]", "'seeds'"),
-                           ("train.steps = 3", "binds sweep.NAME only")):
+                           ("train.steps = 3", "binds only sweep.NAME")):
     with pytest.raises(UsageError, match=f"^--sweep_param: .*{message}"):
       read(tmp_path, "sweep.seeds = [1]", binding)
 

@@ -237,8 +237,8 @@ def test_a_failure_is_said_once_and_made_good(method, stored, workdir):
   process.end()
   assert list(memory.records.values()) == list(healthy.records.values()) == [workdir.lines]
   assert process.said == [
-      "warning: Memory lacks lines (ConnectionError: no route to host); they come later, or the "
-      "same command sends them"]
+      "warning: Memory lacks lines (ConnectionError: no route to host); they will be sent later, "
+      "or rerun the same command to send them"]
 
 
 def test_lines_that_a_service_has_lost_are_sent_again(workdir):
@@ -275,7 +275,7 @@ def test_what_a_tracker_lacks_is_said_at_the_end_and_sent_by_the_same_command(wo
   process.log(12, 20)
   process.end()
   assert process.said[-1] == (
-      "warning: Memory lacks lines (OSError: disk full); the same command sends them")
+      "warning: Memory lacks lines (OSError: disk full); rerun the same command to send them")
   memory.on_call = lambda name: None
   Process(workdir, memory, step=20).end()
   assert list(memory.records.values()) == [workdir.lines]
@@ -293,7 +293,8 @@ def test_a_tracker_that_hangs_keeps_nobody_waiting(workdir, monkeypatch):
   process.end()
   assert list(healthy.records.values()) == [workdir.lines]
   assert set(healthy.records).isdisjoint(memory.records)  # Two of a kind have their own.
-  assert process.said == ["warning: Memory-2 is slow, and lacks lines; the same command sends them"]
+  assert process.said == ["warning: Memory-2 is slow, and lacks lines; rerun the same command to "
+                          "send them"]
   wait.set()
   wait_until(lambda: list(memory.status.values()) == ["finished"])  # The process lives on.
   assert list(memory.records.values()) == [workdir.lines]

@@ -186,13 +186,13 @@ def test_bad_input_to_the_writer_names_the_callback(tmp_path):
       run.writer.scalars(run.step, {"count": 1.0})  # The step logs it already.
 
   assert refusal(trained, tmp_path, Writing()) == (
-      "Writing.after_steps at step 2: writer.scalars: 'count' is written twice at step 2; give one "
-      "of the two another name")
+      "Writing.after_steps at step 2: writer.scalars: 'count' is written twice at step 2; rename "
+      "one of the two")
 
 
 @pytest.mark.parametrize("callbacks, message", [
-    ([Noting], "train.callbacks: Noting is a class; write brackets behind it: @Noting() in a gin"),
-    ([3], "train.callbacks: 3 is no callback; derive its class from replicator.Callback"),
+    ([Noting], "train.callbacks: Noting is a class; add parentheses: @Noting() in a gin"),
+    ([3], "train.callbacks: 3 is not a callback; derive its class from replicator.Callback"),
     (Noting(), "must be a list, such as [@Histograms()] in a gin file"),
     ([Noting(every=-1)], "Noting.every = -1: must be a number of steps, or None for each"),
     ([Noting(every=3)], "Noting.every = 3: must be a multiple of train.steps_per_call = 2")])
@@ -299,7 +299,7 @@ def test_the_chief_alone_calls_and_all_workers_stop():
     run.step = 6  # When both are due.
     calls.after_steps()
     assert [len(each.notes) for each in (here, everywhere)] == [1 - number, 1]
-    assert run.why_stopped == "another worker stops it"
+    assert run.why_stopped == "another worker stopped the run"
 
 
 def test_workers_ask_each_other_only_when_one_may_stop():

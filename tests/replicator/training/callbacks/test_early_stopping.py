@@ -60,7 +60,7 @@ def test_evaluations_count_from_before_a_run_has_patience(tmp_path):
 def test_a_score_is_better_when_it_is_higher(tmp_path, capsys):
   train(tmp_path, "train.steps = 12", *PATIENT, "EarlyStopping.best_is = 'max'", step=Counter,
         evaluate=evaluate)
-  assert "stopped early at step 4: eval/error has not improved on its 3" in capsys.readouterr().out
+  assert "stopped early at step 4: eval/error has not improved on 3" in capsys.readouterr().out
 
 
 def test_a_metric_that_is_never_a_number_has_not_improved(tmp_path, capsys):
@@ -87,7 +87,7 @@ def test_workers_stop_at_the_same_step(tmp_path):
 
 @pytest.mark.parametrize("binding, message", [
     ("EarlyStopping.patience = 0", "EarlyStopping.patience = 0: must be at least 1"),
-    ("EarlyStopping.metric = 'eval/eror'", "the evaluation found nothing of that name. Did you "
+    ("EarlyStopping.metric = 'eval/eror'", "the evaluation does not return it. Did you "
      "mean 'eval/error'"),
     ("train.eval_every = 0", "EarlyStopping.metric = 'eval/error': the run has no evaluations")])
 def test_patience_without_a_metric_is_refused(binding, message, tmp_path):

@@ -82,7 +82,7 @@ def test_checkpoints_of_another_format_are_refused_and_not_skipped(tmp_path, mon
   save(tmp_path, Counter(), 2)
   monkeypatch.setattr(store, "FORMAT", 2)
   said = refusal(Saver(tmp_path, Counter()).restore)
-  assert "has the format 1, and this version reads 2; start again in another" in said
+  assert "has the format 1, but this version reads 2; start again in another" in said
 
 
 def test_a_worker_that_is_not_chief_writes_nothing_and_reads_from_the_chief(tmp_path):
@@ -169,7 +169,7 @@ def test_what_belongs_together_is_restored_together_or_not_at_all(tmp_path, capf
   assert capfd.readouterr().err.splitlines() == [
       "warning: --allow_partial_restore: 'other/array' was float32 [2] and is float32 [3]; it is "
       "not restored",
-      "warning: --allow_partial_restore: 'array', 'count', 'other/count' and 1 more: of use only "
+      "warning: --allow_partial_restore: 'array', 'count', 'other/count' and 1 more: useful only "
       "together with those; not restored either"]
 
 
@@ -239,9 +239,9 @@ def test_a_setting_that_cannot_work_is_an_error():
 
 
 @pytest.mark.parametrize("name, message", [
-    ("eval/mean", "'eval/mean': nothing of that name .* This run has no evaluation"),
-    ("cuont", "'cuont': nothing .* Did you mean 'count'.* Write one of: count, number, replica"),
-    ("eval/means", "'eval/means'.* Did you mean 'eval/mean'.* Write one of: eval/mean"),
+    ("eval/mean", "'eval/mean': no scalar of that name .* This run has no evaluation"),
+    ("cuont", "'cuont': no scalar .* Did you mean 'count'.* Choose one of: count, number, replica"),
+    ("eval/means", "'eval/means'.* Did you mean 'eval/mean'.* Choose one of: eval/mean"),
     ("eval/best", None)])
 def test_a_best_checkpoint_by_what_is_not_logged_is_an_error(name, message, tmp_path):
   evaluate = None if name == "eval/mean" else lambda step: Evaluation(
@@ -302,7 +302,7 @@ def test_a_corrupt_checkpoint_is_reported_and_skipped(corrupt, tmp_path, capfd):
   assert re.search(r"step-00000004 is corrupt \(.*\); using the checkpoint of step 2 instead",
                    reported[0])
   corrupt(tmp_path / "step-00000002")
-  with pytest.raises(UsageError, match=r"4 is corrupt .* no earlier checkpoint is good; put"):
+  with pytest.raises(UsageError, match=r"4 is corrupt .* no earlier checkpoint is good; restore"):
     checkpoints.restore()
 
 

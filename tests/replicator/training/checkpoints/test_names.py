@@ -92,8 +92,8 @@ def test_more_layers_without_a_name_are_taken_in_order_and_a_line_says_so(tmp_pa
   _, lines = begin(source, step := Holding(chain(dense(3), dense(3), dense(3, name="head"))))
   assert float(step.net.layers[2].kernel.numpy().max()) == 2
   assert [line for line in lines if line.startswith("in order")] == [
-      "in order    net/layers/dense: 2 here, 1 in the other run; without a name=... of their own "
-      "they are matched in order"]
+      "in order    net/layers/dense: 2 here, 1 in the other run; layers without a name=... are "
+      "matched in order"]
 
 
 def test_names_that_are_not_unique_leave_the_place(tmp_path):

@@ -99,8 +99,8 @@ def test_a_variable_that_parts_is_refused_with_its_line(tmp_path):
   source = pathlib.Path(__file__).read_text().splitlines()
   line = next(number for number, text in enumerate(source, 1) if "own.assign(value)," in text)
   assert refused.startswith(
-      "the variable 'own' (Variable) has another value on each replica, and a checkpoint keeps "
-      "one: each replica assigns what it computed from its own examples at "
+      "the variable 'own' (Variable) has a different value on each replica, but a checkpoint keeps "
+      "one: each replica assigns a value computed from its own examples at "
       f"{pathlib.Path(__file__).relative_to(ROOT)}:{line}; average it first with "
       "replicator.all_mean")
   assert store.steps_of(tmp_path / "checkpoints") == []
@@ -126,5 +126,5 @@ def test_what_the_remedy_says_is_saved(make, tmp_path):
 def test_a_keras_batch_norm_is_told_what_to_use(tmp_path):
   refused = refusal(train, tmp_path, lambda: Layers(keras.layers.BatchNormalization()))
   # Keras numbers the layers of a process.
-  assert re.search(r"batch_normalization\w*/moving_mean\) has another value on each", refused)
+  assert re.search(r"batch_normalization\w*/moving_mean\) has a different value on each", refused)
   assert refused.endswith("use replicator.GlobalBatchNorm")

@@ -116,16 +116,17 @@ def test_a_run_is_not_resumed_with_other_examples(tmp_path, capfd, monkeypatch):
     train(tmp_path, f"train.steps = {steps}", inputs=points,
           step=lambda: lambda batch: {"mean": tf.reduce_mean(batch["x"])})
 
-  remedy = ("put the data back as it was, write another --workdir, or go on with this data by "
+  remedy = ("restore the old data, choose another --workdir, or continue with this data with "
             "--allow_partial_restore")
   run(50, 5)
   assert refusal(run, 49, 10) == (
-      "--workdir: the run was saved with 50 examples, and the data has 49, so its steps would get "
-      f"others; {remedy}")
+      "--workdir: the run was saved with 50 examples, but the data has 49, so its steps would get "
+      f"different ones; {remedy}")
   run(50, 10, "one")  # The checkpoint has no digest, as those of earlier versions.
   run(50, 15, "one")
-  line = ("--workdir: the run was saved with other data: as many examples, but not the same names, "
-          "sizes and labels, or not in the same order, so its steps would get others")
+  line = ("--workdir: the run was saved with different data: the number of examples is the same, "
+          "but not their names, sizes and labels, or not their order, so its steps would get "
+          "different ones")
   assert refusal(run, 50, 20, "other") == f"{line}; {remedy}"
   capfd.readouterr()
   with monkeypatch.context() as patched:
@@ -300,7 +301,7 @@ def test_calls_must_reach_the_steps_that_are_due(steps_per_call, better, tmp_pat
   refused = refusal(train, tmp_path, "train.steps = 12", *schedule,
                     f"train.steps_per_call = {steps_per_call}", step=Counter)
   assert refused == (f"train.steps_per_call = {steps_per_call}: does not divide step 3, where the "
-                     "run resumes, so that no call would end at a step that is due; write "
+                     "run resumes, so no call would end at a step where something is due; use "
                      f"{better}")
   counter = train(tmp_path, "train.steps = 12", *schedule, f"train.steps_per_call = {better}",
                   step=Counter)

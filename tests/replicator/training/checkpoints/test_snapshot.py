@@ -67,7 +67,7 @@ def test_on_another_number_of_replicas_the_aggregation_decides(
 
 
 def test_without_an_aggregation_different_values_need_their_replicas(tmp_path):
-  assert "'own' for each of 2 replicas, and there are 4 now" in refusal(
+  assert "'own' for each of 2 replicas, but there are 4 now" in refusal(
       moved, tmp_path, AGGREGATIONS.NONE, tf.float64, [3, 4], 4)
 
 
@@ -116,7 +116,7 @@ class Remaining:
 
 @pytest.mark.parametrize("changes, named", [
     (lambda v, flags: v.assign([1.0, 3.0]), r"Halving at step 4 assigned the variable 'net/rate'"),
-    (lambda v, flags: flags.append(False), r"Halving at step 4 set what is trainable"),
+    (lambda v, flags: flags.append(False), r"Halving at step 4 changed what is trainable"),
     (lambda v, flags: v.assign(v), None)])
 def test_code_that_changes_one_worker_alone_is_named(changes, named):
   with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
@@ -124,7 +124,7 @@ def test_code_that_changes_one_worker_alone_is_named(changes, named):
   flags, cluster = [True], Remaining()
   cluster.by_worker(float(hash(tuple(flags)) % 2 ** 24))
   variables = snapshot.Variables({"net/rate": rate}, cluster)
-  with (pytest.raises(UsageError, match=f"{named}.*; give its class .* on_all_workers = True")
+  with (pytest.raises(UsageError, match=f"{named}.*; set on_all_workers = True in its class")
         if named else contextlib.nullcontext(),
         variables.changed_alike("Halving at step 4", lambda: tuple(flags))):
     changes(rate, flags)

@@ -145,7 +145,7 @@ def test_variables_of_no_network_are_named(source):
       super().__init__()
       self.pool = {"mean": tf.Variable(1.0), "count": tf.Variable(2.0)}
 
-  assert begin(source, Counting())[1][1:] == ["not taken   pool is in no network"]
+  assert begin(source, Counting())[1][1:] == ["not taken   pool is not in a network"]
 
 
 class Statistics(tf.Module):
@@ -277,7 +277,7 @@ def test_a_run_that_resumes_cannot_be_given_other_weights(source, tmp_path):
   assert facts is None and equal(held(step), before) == before.keys()
   assert lines == [
       f"warning: train.start_from = '{source}': nothing is taken, because this run resumes, and "
-      "began without it; give a new run another --workdir"]
+      "started without it; use another --workdir for a new run"]
 
 
 def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
@@ -290,16 +290,16 @@ def test_a_step_that_is_loaded_is_frozen_and_takes_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("settings", "line"), [
-    ({"run": "/none"}, "train.start_from = '/none': holds no checkpoint; write "),
-    ({"networks": ["critics"]}, "'critics' is no network of both runs. Did you mean 'critic'?"),
-    ({"networks": {"critics": "critic"}}, "'critics' is no network of this run. Did you mean"),
-    ({"networks": {"critic": "generato"}}, "'generato' is no network of the other run. Did"),
+    ({"run": "/none"}, "train.start_from = '/none': has no checkpoint; use "),
+    ({"networks": ["critics"]}, "'critics' is not a network of both runs. Did you mean 'critic'?"),
+    ({"networks": {"critics": "critic"}}, "'critics' is not a network of this run. Did you mean"),
+    ({"networks": {"critic": "generato"}}, "'generato' is not a network of the other run. Did"),
     ({"frozen": {"encoder": 1}}, "StartFrom.frozen: the step has no network 'encoder'"),
     ({"frozen": {"critic": 4}}, "StartFrom.frozen: 4 layers of 'critic', which has 3: "),
     ({"frozen": {"critic": ["layer/0"]}}, "'critic' has no layer 'layer/0'. Did you mean "),
     ({"networks": ["critic"], "frozen": {"generator": 1}},
-     "'generator/layers/dense/kernel' is of a network that is not taken; freeze only what is "),
-    ({"networks": []}, "nothing of it fits the networks of this run: ")])
+     "'generator/layers/dense/kernel' is in a network that is not taken; freeze only weig"),
+    ({"networks": []}, "none of its weights fit the networks of this run: ")])
 def test_a_mistake_is_one_line(settings, line, source):
   given = {"run": source, **settings}
   assert line in refusal(begin, given.pop("run"), TwoNetworks(), **given)
@@ -386,7 +386,7 @@ def test_a_checkpoint_without_names_is_refused_by_name(tmp_path, monkeypatch):
   runs.save(tmp_path / "checkpoints", more, 1)
   with pytest.raises(UsageError, match="1 variables do not fit this step: 'extra' is only in the"):
     Saver(tmp_path / "checkpoints", Small()).restore()
-  with pytest.raises(UsageError, match=r"nothing of it fits .*: net is not in the other run"):
+  with pytest.raises(UsageError, match=r"none of its weights fit .*: net is not in the other run"):
     begin(tmp_path, Small())
 
 
@@ -401,7 +401,7 @@ def test_many_lines_are_shortened_in_the_console_alone(tmp_path):
   facts, lines = begin(source, Wide(3))
   assert len(facts["not_taken"]) == 12
   assert [line.startswith("not taken") for line in lines] == [False] + [True] * 9
-  assert lines[-1] == "not taken   and 4 more, which run.json names"
+  assert lines[-1] == "not taken   and 4 more, listed in run.json"
 
 
 def test_the_best_step_of_a_run_without_a_configuration_is_refused(tmp_path):

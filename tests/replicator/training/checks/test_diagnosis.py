@@ -71,7 +71,7 @@ def test_words_are_equal_or_not():
   for other, name in ((words(b"cat", b"dot"), "words"), (one | changed, "name")):
     first = diagnosis.compare(one, other, 0.1)[1]
     assert first.key[2] == name and first.relative == np.inf
-  assert cause(one, changed).startswith("a variable is assigned what one replica computed from")
+  assert cause(one, changed).startswith("a variable is assigned a value that one replica")
 
 
 def test_whole_numbers_do_not_hide_the_differences_of_their_neighbors():
@@ -115,7 +115,7 @@ def test_examples_that_differ_are_blamed_before_what_the_step_does_with_them():
   seen = inspection.Evidence(lambda: None)
   seen.draws.append("a Keras Dropout layer at my_step.py:3")
   assert cause(one, quantities("batch", x=2.0) | quantities("loss", a=1.0), seen, 4).startswith(
-      "the input: the examples of a global batch depend on the number of replicas or of processes;")
+      "the input: the examples of a global batch depend on the number of replicas or processes;")
   # A large column hides no other.
   one = quantities("batch", id=1e18, x=1.0)
   assert diagnosis.compare(one, one | quantities("batch", x=1.0001), 1e-9)[1].key[2] == "x"
@@ -149,5 +149,5 @@ def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
 def test_a_variable_that_one_micro_batch_assigns_is_to_be_returned():
   found = cause(quantities("variable", latest=1.0), quantities("variable", latest=2.0),
                 microbatches=True)
-  assert found.startswith("a variable is assigned what one ")
+  assert found.startswith("a variable is assigned a value that one ")
   assert "return a statistic from microbatch's fn, which averages it" in found

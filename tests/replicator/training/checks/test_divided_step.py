@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-AGREES = re.compile(r"first step: as on one device, (\S+)\n")
+AGREES = re.compile(r"first step: same as on one device, (\S+)\n")
 MICROBATCHES = ["microbatch.n = 2"]
 
 
@@ -54,10 +54,10 @@ def test_one_device_says_nothing_and_the_check_can_be_left_out(tmp_path, capsys)
     ("sum", MIRRORED_2, "summed instead of averaged"),
     ("sum", MICROBATCHES, "summed instead of averaged"),
     ("clipping", MIRRORED_2, "clipping before aggregation: tf.clip_by_global_norm"),
-    ("unaveraged_variable", MIRRORED_2, "a variable is assigned what one replica computed")])
+    ("unaveraged_variable", MIRRORED_2, "a variable is assigned a value that one replica")])
 def test_a_planted_bug_is_named(bug, division, cause, tmp_path, capsys):
   said = first_step(tmp_path, capsys, *division, f"Regression.bug = '{bug}'", step=Regression)
-  assert re.search(f"warning: the first step is not as on one device: .*{cause}", said)
+  assert re.search(f"warning: the first step is not the same as on one device: .*{cause}", said)
 
 
 class Signals:
@@ -98,8 +98,8 @@ def test_words_and_complex_numbers_are_compared(own, tmp_path, capsys):
   if not own:
     assert float(AGREES.search(said)[1]) < 1e-5
   else:
-    assert re.search(f"warning: the first step is not as on one device: variable '{own}' .*likely "
-                     "cause: a variable is assigned what one replica computed", said)
+    assert re.search(f"warning: the first step is not the same as on one device: variable '{own}' "
+                     ".*likely cause: a variable is assigned a value that one replica", said)
 
 
 class Everything(tf.Module):
@@ -135,7 +135,7 @@ def test_the_run_goes_on_as_if_nothing_had_been_computed(tmp_path, capsys):
                            step=Everything, inputs=Points()))
   checked = train(tmp_path / "b", *settings, "train.check_first_step = True", step=Everything,
                   inputs=Points())
-  assert "first step: as on one device" in capsys.readouterr().out
+  assert "first step: same as on one device" in capsys.readouterr().out
   assert_equal(checked, unchecked)
 
 
@@ -190,7 +190,7 @@ def test_gradients_in_half_precision_neither_vanish_nor_overflow(
   said = first_step(tmp_path / "a", capsys, *division, *HALF, step=step())
   assert float(AGREES.search(said)[1]) < 0.02
   said = first_step(tmp_path / "b", capsys, *division, *HALF, step=step("sum"))
-  assert "warning: the first step is not as on one device: gradient 'optimizers/net" in said
+  assert "warning: the first step is not the same as on one device: gradient 'opti" in said
   assert "summed instead of averaged" in said
 
 
@@ -222,7 +222,7 @@ def test_the_loss_scale_of_a_run_is_what_it_would_be_without_the_check(tmp_path,
       tmp_path / str(checks), "train.steps = 2", *MIRRORED_2, *HALF,
       f"train.check_first_step = {checks}", step=lambda: Half(64.0), inputs=Points())
                         for checks in (False, True))
-  assert "first step: as on one device" in capsys.readouterr().out
+  assert "first step: same as on one device" in capsys.readouterr().out
   for name, factor in (("net", 2.0 ** 13), ("idle", 2.0 ** 15)):  # It overflows twice.
     for step in (unchecked, checked):
       scale = step.optimizers[name].loss_scale

@@ -114,4 +114,4 @@ def test_draws_are_for_joined_batches_if_they_have_as_many_rows():
   assert seen.draws == []
   assert cause(quantities("loss", a=1.0), quantities("loss", a=1.5), seen).startswith(
       f"a replicator.Dropout layer draws at {line(4)} on batches that are joined at {line(3)}: on "
-      "each replica their rows are in another order; draw, or call the network, once for each")
+      "each replica their rows are in a different order; draw, or call the network, once for each")

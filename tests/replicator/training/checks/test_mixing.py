@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 line = functools.partial(line_of, file=__file__)
-MEAN, OTHERS, STATISTIC = "a quotient of sums", "examples that meet", "a statistic of the batch"
+MEAN, STATISTIC = "a quotient of sums", "a statistic of the batch"
+OTHERS = "examples that are combined with each other"
 
 
 def suspects(step) -> mixing.Suspects:
@@ -196,12 +197,12 @@ SQUARE = lambda x, y: tf.reduce_mean(y ** 2)
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ([lambda x, y: tf.reduce_sum(y * y) / tf.reduce_sum(y)], "a quotient of sums over "
-     "examples, as in a mean over what is valid: tests/"),
+     "examples, as in a mean over valid positions: tests/"),
     ([lambda x, y: keras.losses.MeanSquaredError(reduction="sum")(x, y)],
      "a loss summed instead of averaged: the loss 'loss' is exactly 1/2 of the reference's (it "
      "adds up examples: tests/"),
     ([SQUARE, lambda self, x, loss, gradients: {"norm": tf.linalg.global_norm(gradients)}],
-     "a number of the gradients of one replica"),
+     "a number computed from the gradients of one replica"),
     ([SQUARE, clipped], "clipping before aggregation: tf.clip_by_global_norm at tests/"),
     ([SQUARE, counted], "a count of one replica's examples: the variable 'seen' is exactly 1/2"),
     ([SQUARE, lambda self, x, loss, gradients: {"perplexity": tf.exp(loss)}],

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-EXACT = "first step: as before the restart, bit for bit\n"
+EXACT = "first step: same as before the restart, bit for bit\n"
 SETTINGS = ["train.steps = 8", "train.checkpoint_every = 4", "train.log_every = 2",
             "train.check_first_step = True"]
 
@@ -52,18 +52,18 @@ def test_a_sound_step_comes_again_bit_for_bit(settings, tmp_path, capsys):
 @pytest.mark.parametrize("now", [MIRRORED_2, ["train.steps_per_call = 2"]])
 def test_it_comes_again_to_rounding_on_other_replicas(now, tmp_path, capsys):
   said = killed_and_resumed(tmp_path, capsys, now=now)
-  assert "first step: as before the restart" in said and "warning" not in said
+  assert "first step: same as before the restart" in said and "warning" not in said
 
 
 def test_state_that_is_not_saved_is_noticed(tmp_path, capsys):
   said = killed_and_resumed(tmp_path, capsys, step=Forgetful)
-  assert re.search(r"warning: the first step is not the one .*: \S+ \S+, was \S+; something is not "
-                   "saved", said)
+  assert re.search(r"warning: the first step differs from the one .*: \S+ \S+, was \S+; some state "
+                   "is not saved", said)
 
 
 def test_a_changed_setting_is_no_fault_and_sets_what_comes_next(tmp_path, capsys):
   said = killed_and_resumed(tmp_path, capsys, now=["train.global_batch_size = 4"])
-  assert "first step: not as before the restart and its changes" in said
+  assert "first step: not the same as before the restart and its changes" in said
   assert "warning" not in said
 
 

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 KILLED_AT = 3
 SETTINGS = ["train.steps = 6", "train.checkpoint_every = 2", "train.check_first_step = True"]
-NOT_SAVED = r"warning: the first step is not the one .* something is not saved"
-CHANGED = "warning: the step's 'state' is not what it was before"
+NOT_SAVED = r"warning: the first step differs from the one .* some state is not saved"
+CHANGED = "warning: the step's 'state' is not the same as before"
 
 starts = itertools.count()  # What a set, a hash and a generator without a seed depend on.
 
@@ -177,7 +177,7 @@ def test_it_is_noticed_where_settings_without_effect_have_changed(step, said, tm
 
 @pytest.mark.slow
 def test_a_step_without_such_state_is_as_before(tmp_path, capsys):
-  assert "first step: as before the restart, bit for bit" in resumed(tmp_path, capsys, Step)
+  assert "first step: same as before the restart, bit for bit" in resumed(tmp_path, capsys, Step)
 
 
 @pytest.mark.parametrize(("step", "kind"), [(Table, "MutableHashTable"), (Queue, "FIFOQueue")])

@@ -115,7 +115,7 @@ def test_a_rate_that_does_not_fit_the_run_is_said_once(tmp_path, capsys, rate, d
   lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
   assert lines == ([
       f"warning: learning_rate/optimizer {doubt} of train.steps = 20: schedules count training "
-      "steps; give it a length that fits, or a share of the run"] if doubt else [])
+      "steps; give it a length that fits, or a fraction of the run"] if doubt else [])
 
 
 def normalized(units: int) -> SpectralNorm:
@@ -176,7 +176,7 @@ def test_a_scalar_may_not_have_the_name_of_a_signal(float64):
   class Step(TwoLosses):
     def __call__(self, batch):
       return {**super().__call__(batch), "grad_norm/one": 0.0}
-  with pytest.raises(UsageError, match="returned 'grad_norm/one', which is a signal"):
+  with pytest.raises(UsageError, match="returned 'grad_norm/one', which is already the name"):
     run(Step(), Replicator())
 
 

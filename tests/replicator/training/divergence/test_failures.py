@@ -39,8 +39,8 @@ def test_the_last_failure_is_that_after_most_rollbacks(tmp_path):
   assert last.recent_of_offending() == {"loss": "1, inf, nan"}
   assert failures.found(tmp_path, 9).rollbacks == 0
   assert refusal(failures.found, tmp_path, 8) == (
-      "--step=8: has not failed; write one of the steps 6, 7, 9")
-  assert "has kept no step that failed" in refusal(failures.found, tmp_path / "other")
+      "--step=8: did not fail; choose one of the steps 6, 7, 9")
+  assert "has no failed step" in refusal(failures.found, tmp_path / "other")
   (tmp_path / "failures" / "step-00000009" / "failure.json").write_text("{}")
   assert "failure.json: is corrupt" in refusal(failures.found, tmp_path)
 
@@ -68,7 +68,7 @@ def test_a_run_goes_to_the_failure_from_its_last_checkpoint(saved, rollbacks, ex
 def test_a_failure_after_a_rollback_needs_a_checkpoint(tmp_path):
   fail(tmp_path, 7, rollbacks=1)
   save(tmp_path, 8, rollbacks=1)
-  assert "none is left from which the run went to step 7" in refusal(
+  assert "the checkpoint from which the run reached step 7 is gone" in refusal(
       failures.prepare, tmp_path, failures.found(tmp_path), tmp_path / "w")
 
 

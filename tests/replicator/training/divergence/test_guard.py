@@ -41,7 +41,7 @@ def test_a_run_stops_at_the_first_step_that_is_not_finite(where, offending, bind
   folder = tmp_path / "failures" / "step-00000006"
   assert first_line(caught.value) == (
       f"step 6: {offending} is nan; its batch and numbers are in {folder}; the last good "
-      "checkpoint is of step 4, from which Guard.action = 'roll_back' would go on")
+      "checkpoint is from step 4, from which Guard.action = 'roll_back' would continue")
   assert sorted(path.name for path in folder.iterdir()) == ["batch.npz", "failure.json"]
   with np.load(folder / "batch.npz") as batch:
     assert batch.files == ["x"]
@@ -62,7 +62,7 @@ def test_a_run_stops_at_the_first_step_that_is_not_finite(where, offending, bind
 def test_a_failure_before_the_first_checkpoint_that_cannot_be_written_stops_the_run_too(tmp_path):
   (tmp_path / "failures").write_text("in the way")
   with pytest.raises(RunFailed, match=(r"step 6: loss is nan; .*could not be written \(Not a dir.*"
-                                       "no checkpoint was saved before")):
+                                       "there is no earlier checkpoint")):
     train(tmp_path, "train.checkpoint_every = 0")
 
 
@@ -111,7 +111,7 @@ def test_a_stop_at_a_step_that_is_not_finite_saves_nothing(tmp_path, monkeypatch
   config.parse([], [*SETTINGS, "Guard.action = 'warn'"])
   with pytest.raises(RunFailed, match=(
       r"^stopped at step 6, which is not saved, since its numbers are not finite; the last good "
-      "checkpoint is of step 4, from which Guard.action = 'roll_back' would go on")):
+      "checkpoint is from step 4, from which Guard.action = 'roll_back' would continue")):
     replicator.train(Fragile, numbers, before_call=ask, workdir=str(tmp_path))
   assert saved_steps(tmp_path) == [4]
 
@@ -128,7 +128,8 @@ def test_a_rollback_may_need_a_checkpoint_that_was_saved_at_an_end(ended_at, tmp
 def test_the_step_to_which_a_rollback_would_return_is_named_if_it_is_not_the_last(tmp_path):
   train(tmp_path, "train.steps = 5")
   with pytest.raises(RunFailed, match=(
-      r"last good checkpoint is of step 5; Guard.action = 'roll_back' would go on from step 4")):
+      r"last good checkpoint is from step 5; Guard.action = 'roll_back' would continue from step 4"
+  )):
     train(tmp_path)
 
 
@@ -178,8 +179,8 @@ def test_a_size_that_only_a_broken_run_reaches_is_over_the_limit_of_all_others()
       loss=[9e18, -9e18], count=[1.7e9, 1.7e18], flops=[-1e20, 1e30])) is None
   for value, words in [(2e21, "2e+21"), (-2e21, "-2e+21")]:
     assert str(guard.divergence_in(3, history(loss=[1.0, value]))) == (
-        f"step 4: loss is {words}, beyond 1e+19, the limit of any scalar that Guard.limits does "
-        "not name")
+        f"step 4: loss is {words}, beyond 1e+19, the limit for scalars that are not in "
+        "Guard.limits")
     assert guard.is_sound  # It is finite.
 
 
@@ -213,8 +214,8 @@ def test_the_guard_warns_of_samples_that_hardly_vary_any_more():
 
 def test_a_scalar_that_may_collapse_must_be_logged():
   with pytest.raises(UsageError, match=(
-      r"^the step's may_collapse\['mode collapse'\]: the step logs no 'data_variance'. Did you "
-      r"mean 'data_varianc'\? It logs: sample_variance, data_varianc$")):
+      r"^the step's may_collapse\['mode collapse'\]: the step does not log 'data_variance'. Did "
+      r"you mean 'data_varianc'\? It logs: sample_variance, data_varianc$")):
     Guard().at_log_point(1, {"sample_variance": 1.0, "data_varianc": 1.0}, MAY_COLLAPSE)
 
 

@@ -162,7 +162,7 @@ def test_a_run_that_fails_again_and_again_is_stopped(tmp_path, capsys):
   step = lambda: {"loss": 1.0 / (1.0 - tf.cast(replicator.step_number(), tf.float32))}
   with pytest.raises(RunFailed, match=(
       r"^step 2: loss is inf after 2 rollbacks; its numbers are in .*step-00000002-rollback-2; the "
-      "last good checkpoint is of step 0")):
+      "last good checkpoint is from step 0")):
     train(tmp_path, ROLL_BACK, "Guard.max_rollbacks = 2", step=lambda: step, inputs=None)
   assert capsys.readouterr().out.count("rolled back to step 0") == 2
   assert sorted(path.name for path in (tmp_path / "failures").iterdir()) == [

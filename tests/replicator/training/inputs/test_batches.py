@@ -95,14 +95,14 @@ class Drawing(Squares):
 
 @pytest.mark.parametrize("source, size, line", [
     (Squares(10), 0, "batches.size = 0: must be at least 1"),
-    (Squares, 4, "batches: the source is the class Squares; give an instance: Squares()"),
+    (Squares, 4, "batches: the source is the class Squares; pass an instance: Squares()"),
     (np.zeros([4]), 4, "batches: the source is a ndarray; it must be an example source, with size "
      "and load(index), or a tf.data.Dataset of examples"),
     (lambda: data_set(3), 4, "batches: the source is a <lambda>; it must be an example source,"),
-    (data_set(3).repeat(), 4, "batches: the data set repeats without end, and is to be passed once;"
-     " leave out .repeat()"),
+    (data_set(3).repeat(), 4, "batches: the data set repeats forever, but is meant to be read once;"
+     " remove .repeat()"),
     (Squares(0), 4, "Squares.size = 0: must be the number of examples, a whole number of at least"),
     (Wrong(10), 4, "Wrong.batched = True, but it makes a tensor of shape (7, 2); its first axis"),
-    (Drawing(10), 4, "Drawing: load or augmented draws from np.random, once for all examples")])
+    (Drawing(10), 4, "Drawing: load or augmented draws from np.random, only once for all ex")])
 def test_what_cannot_be_passed_over(source, size, line):
   assert refusal(replicator.batches, source, size).startswith(line)

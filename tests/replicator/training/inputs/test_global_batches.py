@@ -154,25 +154,25 @@ def test_a_function_makes_the_same_batches_when_a_run_rolls_back():
 
 @pytest.mark.parametrize("dataset, line", [
     (NUMBERS.batch(2, drop_remainder=True),
-     "train: the data set has batches of 2, and train.global_batch_size = 4; write .batch(4, "
+     "train: the data set has batches of 2, but train.global_batch_size = 4; write .batch(4, "
      "drop_remainder=True) where it is made, or train.global_batch_size = 2"),
     (NUMBERS,
-     "train: the data set has single examples, with tensors of shape (); write .batch(4, "
+     "train: the data set has single examples, with tensors of shape (); add .batch(4, "
      "drop_remainder=True), for train.global_batch_size"),
     (tf.data.Dataset.from_tensors((tf.zeros([8, 8, 1]), tf.zeros([3]))),
-     "train: the data set has single examples, with tensors of shape (8, 8, 1), (3,); write "
+     "train: the data set has single examples, with tensors of shape (8, 8, 1), (3,); add "
      ".batch(4, drop_remainder=True), for train.global_batch_size"),
     (NUMBERS.map(lambda x: tf.RaggedTensor.from_row_lengths(tf.range(3), [1, 2])),
-     "train: the data set has a RaggedTensor in its batches; a step takes tensors: write .map(...) "
-     "with its to_tensor(), and pass the lengths, too"),
+     "train: the data set has a RaggedTensor in its batches; a step takes tensors: add .map(...) "
+     "with its to_tensor(), and pass the lengths too"),
     (NUMBERS.batch(6),
-     "train: the batch of step 1 has 6 examples, and train.global_batch_size = 4; write "
+     "train: the batch of step 1 has 6 examples, but train.global_batch_size = 4; write "
      ".repeat().batch(4) where the data set is made, or train.global_batch_size = 6"),
     (NUMBERS.take(10).batch(4).repeat(),
-     "train: the batch of step 3 has 2 examples, and train.global_batch_size = 4; write "
+     "train: the batch of step 3 has 2 examples, but train.global_batch_size = 4; write "
      ".repeat().batch(4) where the data set is made, or .batch(4, drop_remainder=True)"),
     (NUMBERS.batch(4, drop_remainder=True),
-     "the data set ended before step 6: it has fewer batches than train.steps; .repeat() it")])
+     "the data set ended before step 6: it has fewer batches than train.steps; add .repeat()")])
 def test_a_data_set_that_does_not_fit(dataset, line):
   assert refused(dataset) == line
 
@@ -197,9 +197,9 @@ def test_what_is_no_tensor_is_one_line_however_batches_are_made(form):
 
 def test_a_small_last_batch_is_named_where_a_call_makes_several_steps():
   assert refused(NUMBERS.take(10).batch(4).repeat(), steps_per_call=2).startswith(
-      "train: the batch of step 3 has 2 examples, and train.global_batch_size = 4;")
+      "train: the batch of step 3 has 2 examples, but train.global_batch_size = 4;")
   assert refused(NUMBERS.take(10).batch(4).repeat(), first_step=4).startswith(
-      "train: the batch of step 6 has 2 examples, and train.global_batch_size = 4;")
+      "train: the batch of step 6 has 2 examples, but train.global_batch_size = 4;")
 
 
 def test_a_data_set_that_ends_names_the_step():
@@ -210,7 +210,7 @@ def test_a_data_set_that_ends_names_the_step():
 
 
 def test_a_data_set_without_a_batch_is_not_told_to_repeat():
-  none = "the data set has no batch: fewer examples than one batch, which it drops, or a filter"
+  none = "the data set has no full batch: it has fewer examples than one batch, or a filter"
   short = NUMBERS.take(3).batch(4, drop_remainder=True)
   drops_all = NUMBERS.filter(lambda x: x < 0)
   for dataset in (short, short.repeat(), drops_all.batch(4), drops_all.repeat().batch(4),
@@ -227,7 +227,7 @@ def test_a_generator_that_is_used_up_is_not_told_to_repeat():
   dataset = tf.data.Dataset.from_generator(
       lambda: once, output_signature=tf.TensorSpec([], tf.int64)).repeat().batch(4)
   assert refused(dataset).startswith(
-      "the data set ended before step 3, though it repeats: another pass has no examples, as that")
+      "the data set ended before step 3, though it repeats: a later pass has no examples, as with")
 
 
 def test_another_error_of_a_data_set_is_passed_on():
@@ -242,6 +242,6 @@ def test_what_a_function_without_arguments_must_return():
 
 
 def test_a_data_set_that_ends_ends_the_run_in_one_line(tmp_path):
-  with pytest.raises(UsageError, match=r"ended before step 3: .*; \.repeat\(\) it"):
+  with pytest.raises(UsageError, match=r"ended before step 3: .*; add \.repeat\(\)"):
     train(tmp_path, *FIT, step=Fit, inputs=pairs().take(2))
   assert list(column(tmp_path, "loss")) == [1, 2]

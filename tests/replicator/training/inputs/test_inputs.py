@@ -209,8 +209,8 @@ def test_a_global_batch_that_does_not_divide():
     for size, replicas, remedy in [(10, 4, "8 or 12"), (3, 4, "4 or 8"), (-4, 2, "2 or 4")]:
       context = InputContext(size, num_replicas_in_sync=replicas)
       assert refusal(pipeline, inputs, context) == (
-          f"train.global_batch_size = {size}: does not divide by the {replicas} replicas; write "
-          f"{remedy}")
+          f"train.global_batch_size = {size}: does not divide evenly among the {replicas} "
+          f"replicas; use {remedy}")
 
 
 def test_per_replica_batch_size():
@@ -285,7 +285,7 @@ def test_a_source_that_builds_a_network_at_its_first_example_is_taken():
 
 
 @pytest.mark.parametrize("inputs, message", [
-    (Numbers, "train: the inputs are the class Numbers; give an instance: Numbers()"),
+    (Numbers, "train: the inputs are the class Numbers; pass an instance: Numbers()"),
     (np.zeros([4, 2]), "train: the inputs are a ndarray; they must be a tf.data.Dataset of global"),
     ([1, 2], "train: the inputs are a list; they must be a tf.data.Dataset of global batches, a"),
     (lambda a, b: None, "train: the input function <lambda> takes more than an InputContext; "),

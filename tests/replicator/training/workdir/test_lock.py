@@ -81,7 +81,7 @@ def test_a_second_process_is_refused_before_it_touches_a_file(tmp_path):
     refused = refusal(train, fragile.Fragile, fragile.numbers, workdir=str(tmp_path))
     assert content(tmp_path) == before
   assert re.match(rf"--workdir={tmp_path}: is in use by process {process.pid} on {platform.node()} "
-                  r"since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; let it end or stop it", refused)
+                  r"since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; wait until it ends, stop", refused)
 
 
 @pytest.mark.usefixtures("no_patience")
@@ -154,7 +154,7 @@ def test_without_locks_the_file_is_the_lock(tmp_path):
   with lock.owned(tmp_path):
     mine = (tmp_path / claim.FILE).read_bytes()
     assert of_this_process(mine)
-    assert re.search(f"in use by process {os.getpid()} on .*; let it end",
+    assert re.search(f"in use by process {os.getpid()} on .*; wait until it ends",
                      refusal(lock.check, tmp_path))
     claim.take_over(True)  # Which is for other machines.
     assert "is in use" in refusal(lock.check, tmp_path)
@@ -202,8 +202,8 @@ def test_a_claim_of_another_machine_is_taken_over_knowingly(tmp_path, content, c
   who = ("process 1 on another-machine since 2026-02-03 10:11:12 UTC, last seen 2026-02-03 "
          "11:12:13 UTC" if content else "another process")
   assert refusal(lock.check, tmp_path) == (
-      f"--workdir={tmp_path}: is in use by {who}; let it end or stop it, or write another folder; "
-      "if that process is gone, add --take_over to the command")
+      f"--workdir={tmp_path}: is in use by {who}; wait until it ends, stop it, or choose another "
+      "folder; if that process is gone, add --take_over to the command")
   assert (tmp_path / claim.FILE).read_bytes() == content
   claim.take_over(True)
   with lock.owned(tmp_path):

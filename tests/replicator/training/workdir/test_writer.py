@@ -59,16 +59,16 @@ def test_after_a_rollback_the_steps_come_again():
 
 
 @pytest.mark.parametrize("kind, values, message", [
-    ("scalars", {"a": [1.0, 2.0]}, "writer.scalars: the scalar 'a' is a list; write a name and on"),
-    ("scalars", {"a": np.zeros(2)}, "writer.scalars: the scalar 'a' is float64 [2]; write a name"),
+    ("scalars", {"a": [1.0, 2.0]}, "writer.scalars: the scalar 'a' is a list; use a name and one"),
+    ("scalars", {"a": np.zeros(2)}, "writer.scalars: the scalar 'a' is float64 [2]; use a name"),
     ("scalars", {"a": "1"}, "writer.scalars: the scalar 'a' is a str"),
-    ("scalars", {"seconds": 1.0}, "write a name other than step and seconds and one number"),
-    ("scalars", [1.0], "writer.scalars: the values are a list; write a dict, such as {'score': 0."),
+    ("scalars", {"seconds": 1.0}, "use a name other than step and seconds and one number"),
+    ("scalars", [1.0], "writer.scalars: the values are a list; pass a dict, such as {'score': 0."),
     ("images", {"a": np.full([2, 2, 3], -0.1)}, "'a' has values from -0.1 to -0.1; scale floats t"),
-    ("images", {"a": np.zeros([4, 2, 2, 3])}, "the image 'a' is float64 [4, 2, 2, 3]; write uint8"),
-    ("histograms", {"a": "text"}, "writer.histograms: the histogram 'a' is a str; write an array "),
-    ("text", {"a": 3}, "writer.text: the text 'a' is a int; write a string"),
-    ("text", {"": "a"}, "writer.text: the name '' is a str; write a string that is not empty")])
+    ("images", {"a": np.zeros([4, 2, 2, 3])}, "the image 'a' is float64 [4, 2, 2, 3]; use uint8"),
+    ("histograms", {"a": "text"}, "writer.histograms: the histogram 'a' is a str; pass an array "),
+    ("text", {"a": 3}, "writer.text: the text 'a' is a int; pass a string"),
+    ("text", {"": "a"}, "writer.text: the name '' is a str; use a non-empty string")])
 def test_input_of_another_form_is_refused(kind, values, message):
   assert message in refusal(getattr(Writer(), kind), 1, values)
 
@@ -79,7 +79,7 @@ def test_a_name_that_comes_twice_in_a_step_is_refused(kind, value):
   write = getattr(Writer(), kind)
   write(1, {"a": value})
   said = refusal(write, 1, {"a": value})
-  assert f"writer.{kind}: 'a' is written twice at step 1; give one" in said
+  assert f"writer.{kind}: 'a' is written twice at step 1; rename one" in said
   write(2, {"a": value})
   assert f"writer.{kind}: step 1 comes after step 2" in refusal(write, 1, {"b": value})
 
@@ -88,4 +88,4 @@ def test_a_scalar_that_comes_when_its_line_is_written_is_refused():
   writer = Writer()
   writer.scalars(1, {"a": 1})
   writer.flush()
-  assert "the line of step 1 is written already" in refusal(writer.scalars, 1, {"b": 2})
+  assert "the line of step 1 is already written" in refusal(writer.scalars, 1, {"b": 2})

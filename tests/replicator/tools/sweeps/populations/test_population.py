@@ -222,7 +222,8 @@ def test_a_population_whose_members_all_fail_ends(members):
 def test_explain_says_what_would_run(members):
   assert members.write_members().run("--explain") == 0
   assert "generation 1 of 3: 4 trials of" in members.out and not members.folder.exists()
-  assert members.out.count(": to run\n") == 4 and "then, 2 times: the 1 of the worst" in members.out
+  assert members.out.count(": to run\n") == 4
+  assert "then, 2 times: the 1 with the worst" in members.out
   assert "'--gin_param=train.steps = 2'" in members.out
 
 
@@ -233,7 +234,7 @@ def test_explain_says_what_would_run(members):
   (["saves = False"], "sweep.population: member=1_{} has no checkpoint of step 2; bind "
                       "train.checkpoint_every"),
   (["until = 1"], "sweep.metric = 'eval/loss': member=1_{} has none at step 2, the end of a "
-                  "generation; EarlyStopping and sweep.interval do not go together"),
+                  "generation; EarlyStopping and sweep.interval cannot be combined"),
 ])
 def test_a_member_that_cannot_go_on_ends_the_sweep_with_one_line(params, message, members):
   assert members.write_members(*params).run("--jobs=1") == 2

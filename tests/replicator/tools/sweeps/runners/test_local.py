@@ -129,7 +129,7 @@ def test_a_trial_that_runs_elsewhere_does_not_start(attempt, monkeypatch):
   monkeypatch.setattr(trial_process, "LOCK_SECONDS", 0.1)
   first, second = attempt("time.sleep(600)"), attempt("time.sleep(600)")
   assert first.poll() is None
-  assert second.run().message == "another process still runs this trial"
+  assert second.run().message == "another process is still running this trial"
   first.stop()
   assert first.run().status == "stopped"
 

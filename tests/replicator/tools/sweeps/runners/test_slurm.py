@@ -65,7 +65,7 @@ def test_trials_that_slurm_has_lost_fail(sweep, cluster, monkeypatch):
   program(cluster, "sbatch", "echo 7")
   program(cluster, "squeue", "exit 0")
   assert sweep.write(seeds=[1]).run("--runner=slurm") == 1
-  assert "job 7 left Slurm's queue before its end" in sweep.out
+  assert "job 7 left Slurm's queue before it finished" in sweep.out
 
 
 @pytest.mark.parametrize("text, is_there", [
