@@ -3,7 +3,8 @@
   python -m benchmarks [--only=start,sngan_step]
 
 Takes hours, or minutes with `--only`, on a machine that should do nothing else. Each benchmark
-writes a record in `benchmarks/results/`. Training runs have separate commands, on the pages.
+writes a record in `benchmarks/results/`; `slow_network` needs root. Training runs have separate
+commands, on the pages.
 """
 
 import subprocess
@@ -18,6 +19,8 @@ RECORDS: dict[str, list[str]] = {  # The command of each record.
     "strategy_equality_float32": ["strategy_equality", "--precision=float32"],
     "start": ["start", "--turns=3"],
     "first_steps": ["first_steps"],
+    "environments": ["environments"],
+    "slow_network": ["slow_network"],
     "reliability_cost": ["reliability_cost"],
     "replication_overhead": ["replication_overhead"],
     "sngan_step": ["sngan_step"],

@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.record import Table
+
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -156,31 +158,25 @@ def looked_at(waiting: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
              "error": f"ends its process with status {process.returncode}"}
 
 
-def row(found: dict[str, Any]) -> str:
-  """A line of the table, in Markdown."""
-  shape = " x ".join(map(str, found.get("observation", [])))
-  speed = f"{found['speed']:,.0f}" if "speed" in found else ""
-  result = found.get("error") or f"trained, {found['agent']}"
-  return f"| {found['name']} | {shape} | {found.get('actions', '')} | {speed} | {result} |"
-
-
 def main(argv: list[str]) -> None:
   del argv
   if FLAGS.child:
     child()
     return
   waiting = [(family, name) for family in FLAGS.families for name in names(family)]
-  print("| environment | observation | actions | random steps in a second | training |")
-  print("| --- | --- | ---: | ---: | --- |")
+  each_one = Table("each environment", {"observation": "", "actions": "", "random steps/s": ",.0f",
+                                        "training": ""}, "environment")
   all_of: collections.Counter[str] = collections.Counter()
   trained: collections.Counter[str] = collections.Counter()
   for found in looked_at(waiting):
-    print(row(found), flush=True)
+    each_one.add(found["name"], " x ".join(map(str, found.get("observation", []))),
+                 str(found.get("actions", "")), found.get("speed"),
+                 found.get("error") or f"trained, {found['agent']}")
     all_of[found["family"]] += 1
     trained[found["family"]] += "error" not in found
-  print()
+  families = Table("environments by family", {"tried": "d", "trained": "d"}, "family")
   for family, number in all_of.items():
-    print(f"{family}: {trained[family]} of {number}")
+    families.add(family, number, trained[family])
 
 
 if __name__ == "__main__":

@@ -216,6 +216,7 @@ FEATURES = {
     "`wrap_optimizer(skip_nonfinite)`": Feature(lambda _: Overflowing(skip_nonfinite=True)),
     "`wrap_optimizer(sharded)`": Feature(
         lambda _: Averaged(ema_decay=0.9, clip_norm=0.1, sharded=True)),
+    "`wrap_optimizer(bucket_mb)`": Feature(lambda _: Regression(bucket_mb=1e-5)),
     "several networks and optimizers": Feature(lambda _: TwoNetworks()),
     "`microbatch`": Feature(lambda _: Regression(), ("microbatch.n = 2",)),
     "`recompute_grad`": Feature(lambda _: Recomputed(), ("Recomputed.recomputes = True",)),

@@ -129,8 +129,7 @@ def test_a_sweep_file_may_have_macros_and_include_another(tmp_path):
   ("a/sweep.seeds = [1]", "sweep.gin:3: a/sweep.seeds: a sweep has no scopes; use sweep.seeds"),
   ("rate = 3\nsweep.seeds = [1]", "sweep.gin:3: the macro rate is never used"),
   ("sweep.seeds = [1, 2.5]", "sweep.gin:3: sweep.seeds = [1, 2.5]: must be a list of int"),
-  ("sweep.seeds = [1]
-sweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and on line 3"),
+  ("sweep.seeds = [1]\nsweep.seeds = [2]", "sweep.gin:4: sweep.seeds is set here and on line 3"),
   ("sweep.grid = {'a': [@adam]}", "put gin references in quotes, such as '@adam'"),
   ("sweep.grid = {'a': [1}", "sweep.gin:3: not valid gin"),
   ("", "the search space is empty"),

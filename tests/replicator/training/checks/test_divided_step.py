@@ -211,9 +211,11 @@ class Canceling(tf.Module):
     return {"loss": self.optimizer.minimize(loss, batch["x"], batch["y"])}
 
 
-def test_rounding_that_adam_amplifies_in_half_precision_is_no_difference(tmp_path, capsys):
-  said = first_step(tmp_path, capsys, *MIRRORED_2, "train.precision = 'mixed_bfloat16'",
-                    step=Canceling)
+@pytest.mark.parametrize("setting", ["train.precision = 'mixed_bfloat16'",
+                                     "wrap_optimizer.communication_dtype = 'bfloat16'"])
+def test_rounding_that_adam_amplifies_in_half_precision_is_no_difference(
+    setting, tmp_path, capsys):
+  said = first_step(tmp_path, capsys, *MIRRORED_2, setting, step=Canceling)
   assert AGREES.search(said) and "warning" not in said
 
 

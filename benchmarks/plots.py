@@ -1,0 +1,85 @@
+"""Draws the speeds and the memory that the documentation shows, from the records.
+
+  python -m benchmarks.plots
+
+`docs/speed.png` compares steps with the same steps in other libraries; `docs/memory.png` shows the
+memory of a step against its number of micro-batches.
+"""
+
+import pathlib
+from typing import Any
+
+from benchmarks import record
+
+from absl import app
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+OWN, OTHER = "#6366f1", "#c7d2fe"
+SPEEDS = {  # The record, and the column, of each panel.
+    "SN-GAN, examples a second": ("sngan_step", "examples/s"),
+    "D4PG learner, steps a second": ("d4pg_step", "steps/s"),
+    "SAC with acting, steps a CPU second": ("agent_speed", "steps per CPU second")}
+
+
+def column(name: str, of: str) -> dict[str, float]:
+  """Returns a column of the first table of a record, by row."""
+  table = record.read(name)["tables"][0]
+  index = list(table["columns"]).index(of)
+  return {row: cells[index] for row, cells in table["rows"] if cells[index] is not None}
+
+
+def bars(axes: Axes, title: str, values: dict[str, float]) -> None:
+  """Draws a bar for each contender; those of this project come first."""
+  names = list(values)
+  drawn = axes.barh(names, list(values.values()), height=0.65,
+                    color=[OWN if number == 0 else OTHER for number in range(len(names))])
+  axes.bar_label(drawn, fmt="{:.0f}", padding=3, fontsize=8)
+  axes.invert_yaxis()
+  axes.set_title(title, fontsize=9)
+  axes.set_xlim(0, 1.15 * max(values.values()))
+  plain(axes)
+  axes.set_xticks([])
+
+
+def plain(axes: Axes) -> None:
+  """Sets the style that all plots share."""
+  axes.tick_params(labelsize=8, length=0)
+  axes.set_frame_on(False)
+  axes.set_axisbelow(True)
+
+
+def speeds() -> Figure:
+  figure = Figure(figsize=(4.0 * len(SPEEDS), 2.4), layout="constrained")
+  for axes, (title, (name, of)) in zip(figure.subplots(1, len(SPEEDS)), SPEEDS.items(),
+                                       strict=True):
+    bars(axes, title, column(name, of))
+  return figure
+
+
+def memory() -> Figure:
+  figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+  axes: Any = figure.subplots()
+  values = column("microbatch", "peak MiB")
+  axes.plot(list(values), list(values.values()), color=OWN, marker="o", markersize=4)
+  for name, value in values.items():
+    axes.annotate(f"{value:,.0f}", (name, value), (0, 6), textcoords="offset points", fontsize=8,
+                  ha="center")
+  axes.set_title("peak memory of an SN-GAN step, MiB", fontsize=9)
+  axes.set_xlabel("microbatch.n", fontsize=8)
+  axes.set_ylim(0, 1.2 * max(values.values()))
+  axes.grid(axis="y", color="#e5e7eb")
+  plain(axes)
+  return figure
+
+
+def main(argv: list[str]) -> None:
+  del argv
+  for name, draw in (("speed", speeds), ("memory", memory)):
+    draw().savefig(DOCS / f"{name}.png", dpi=110)
+    print(f"drawn: docs/{name}.png")
+
+
+if __name__ == "__main__":
+  app.run(main)
