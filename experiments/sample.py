@@ -55,7 +55,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FILE",
                       help="a new .png, .webp or .zip, or a new folder of PNG files")
   parser.add_argument("--classes", type=_words, default=[], metavar="cat,dog",
-                      help="the classes to cycle through, by name or number; by default all")
+                      help="the classes of the images, in turn, by name or number; by default all")
   parser.add_argument("--truncation", type=float, metavar="T",
                       help="below 1, samples are better but less diverse")
   parser.add_argument("--seed", type=_numbers, metavar="S",
