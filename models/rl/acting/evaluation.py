@@ -174,7 +174,7 @@ class EpisodeEvaluator:
                          f"{found.observation_dtype} {list(found.observation_shape)} and actions "
                          f"of length {found.action_size}, but training has "
                          f"{made.observation_dtype} {list(made.observation_shape)} and "
-                         f"{made.action_size}; change only how episodes end and give rewards")
+                         f"{made.action_size}; change only how episodes end or are rewarded")
       self._environments = found
     return self._environments
 
