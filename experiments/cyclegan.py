@@ -162,7 +162,7 @@ class Evaluator:
     shown = np.arange(12) * count // 12
     return replicator.Evaluation(
         scalars, {"samples": grid.image_grid(np.concatenate([row[shown] for row in rows]), 12)},
-        f"translations of {count} images of each domain that are not trained on")
+        f"translations of {count} held-out images of each domain")
 
 
 @gin.configurable

@@ -65,8 +65,8 @@ class DMD2(tf.Module):
                gan_weight: float = 3e-3, fake_gan_weight: float = 1e-2):
     super().__init__()
     if not 0 <= first < last <= 1:
-      raise replicator.UsageError(f"DMD2.first = {first} and DMD2.last = {last}: positions rise, "
-                                  "and are in [0, 1]")
+      raise replicator.UsageError(f"DMD2.first = {first} and DMD2.last = {last}: must satisfy "
+                                  "0 <= first < last <= 1")
     self.image_shape, self.latent_dim = tuple(image_shape), int(np.prod(image_shape))
     self.first, self.last, self.teacher_steps = first, last, teacher_steps
     self.teacher = teacher(image_shape)

@@ -190,7 +190,7 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
       {f"{name}_accuracy": np.mean(np.argmax(classifier(encode(inputs)), 1) == labels)
        for name, (encode, classifier) in networks.items()},
       {"samples": side_by_side(image_grid(shown[0]), image_grid(shown[1]))},
-      method=f"accuracy on {held_out.size} images of the target that are not trained on")
+      method=f"accuracy on {held_out.size} held-out images of the target")
 
 
 @gin.configurable

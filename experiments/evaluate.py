@@ -65,14 +65,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--fake", required=True, metavar="RUN",
                       help="the workdir of a run, or a folder, .zip or .npz of generated images")
   parser.add_argument("--features", default="inception", metavar="NAME",
-                      help=f"{', '.join(_FEATURES)} (of the named data, or of the run), a file "
-                           ".pth of weights of Inception, or a .keras model; by default inception")
+                      help=f"{', '.join(_FEATURES)} (of the named data, or of the run), a .pth "
+                           "file of Inception weights, or a .keras model; by default inception")
   parser.add_argument("--metrics", default="fid,kid,prdc", metavar="fid,kid",
                       type=lambda text: text.split(","),
                       help=f"some of {','.join(comparison.NEEDS)}; by default fid,kid,prdc")
   parser.add_argument("--samples", type=int, metavar="N",
-                      help="how many real and generated images; by default all, and as many of a "
-                           "run as there are real ones")
+                      help="how many real and generated images; by default all, and for a run as "
+                           "many as there are real ones")
   parser.add_argument("--resolution", type=int, metavar="R",
                       help="resize the center squares of images in files to R x R pixels")
   parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
@@ -104,10 +104,10 @@ def _check(flags: argparse.Namespace) -> None:
   if not _is_run(flags.fake) and pathlib.Path(flags.fake).expanduser().exists():
     given = [name for name in _OF_RUNS if getattr(flags, name) is not None]
     if others := [each for each in flags.gin_param if not _is_of_data(each)]:
-      raise UsageError(f'--gin_param="{others[0]}": is a setting of a run, and {flags.fake} holds '
+      raise UsageError(f'--gin_param="{others[0]}": is a setting of a run, but {flags.fake} holds '
                        "images; leave it out")
     if given or flags.seed is not None:
-      raise UsageError(f"--{(given or ['seed'])[0]}: is for a run in --fake, and {flags.fake} "
+      raise UsageError(f"--{(given or ['seed'])[0]}: is for a run in --fake, but {flags.fake} "
                        "holds images; leave it out")
   flags.seed = flags.seed or 0
   if not 0 <= flags.seed < 2 ** 32:
@@ -115,10 +115,10 @@ def _check(flags: argparse.Namespace) -> None:
   if not is_of_library(flags.real):
     refuse_url(flags.real, "--real", "copy the images here")
   if _is_run(flags.real):
-    raise UsageError(f"--real={flags.real}: is a run, whose images are generated; write it as "
+    raise UsageError(f"--real={flags.real}: is a run, whose images are generated; pass it as "
                      "--fake, and data as --real")
   if named(flags.fake):
-    raise UsageError(f"--fake={flags.fake}: is real data; write it as --real, and a run or its "
+    raise UsageError(f"--fake={flags.fake}: is real data; pass it as --real, and a run or its "
                      "samples as --fake")
 
 
@@ -168,10 +168,10 @@ def _fake(flags: argparse.Namespace, real: ImageSet, size: int, status: Status
   classes, labels = sample.classes_of(run, flags.fake), ""
   if classes:
     of_real = classes.with_counts_of(real.classes)
-    labels = f"labels in the shares of {flags.real if of_real else 'the data of the run'}"
+    labels = f"labels in the proportions of {flags.real if of_real else 'the data of the run'}"
     classes = of_real or classes
   if flags.balanced and classes:
-    classes, labels = classes.balanced, "labels in equal shares"
+    classes, labels = classes.balanced, "labels in equal proportions"
   return sampling.SampleSet(flags.fake, gan, size, flags.seed, classes), number, labels
 
 
@@ -182,8 +182,8 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
       return Inception2015()
     except UsageError as error:
       reason = first_line(error)  # gin appends lines to it.
-    raise UsageError(f"{reason}, or here --features=PATH, or --features=efficientnet, which needs "
-                     "no network")
+    raise UsageError(f"{reason}, or use --features=PATH, or --features=efficientnet, which needs "
+                     "no network access")
   if name == "efficientnet":
     return EfficientNetLite0()
   if name == "classifier":
@@ -191,13 +191,13 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
       return SmallClassifier(source, flags.cache / f"classifier-{flags.real}")
     of_run = folder_of(flags.fake) / "classifier" if _is_run(flags.fake) else None
     if of_run is None or not of_run.exists():
-      raise UsageError(f"--features=classifier: is trained on data with a name, such as "
-                       f"--real=digits, or is that of a run in --fake, which trained one on its "
-                       f"own data; for {flags.real} write --features=efficientnet")
+      raise UsageError(f"--features=classifier: needs data with a name, such as --real=digits, or "
+                       f"a run in --fake that trained a classifier on its own data; for "
+                       f"{flags.real} use --features=efficientnet")
     return SmallClassifier(None, of_run)
   path = pathlib.Path(name).expanduser()
   if path.suffix not in (".pth", ".keras"):
-    raise UsageError(f"--features={name}: write {', '.join(_FEATURES)}, or a file .pth or .keras."
+    raise UsageError(f"--features={name}: use {', '.join(_FEATURES)}, or a .pth or .keras file."
                      f"{nearest(name, _FEATURES)}")
   if not path.is_file():
     raise UsageError(f"--features={name}: no such file")

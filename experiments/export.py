@@ -39,7 +39,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--out", required=True, type=pathlib.Path, metavar="FOLDER",
                       help="a new folder")
   parser.add_argument("--networks", type=_words, default=[], metavar="generator,encoder",
-                      help="the networks, also others that are attributes of the step")
+                      help="the networks; can include other network attributes of the step")
   parser.add_argument("--formats", type=_words, default=list(formats.SUFFIXES),
                       metavar="savedmodel,onnx", help="by default both")
   add_loading_flags(parser)
@@ -69,7 +69,7 @@ def _run(flags: argparse.Namespace) -> int:
       shutil.copy(found.folder / "config.gin", folder)
   greatest = max(file.difference for file in files)
   print(f"{flags.out}: {', '.join(each.name for each in wanted)} of {flags.run}, step {number}, as "
-        f"{', '.join(flags.formats)}; greatest difference from the run {greatest:.2g}")
+        f"{', '.join(flags.formats)}; largest difference from the run {greatest:.2g}")
   return 0
 
 

@@ -71,7 +71,7 @@ class LOGAN(tf.Module):
     if is_normal(latents):
       raise replicator.UsageError(
           f"LOGAN.latents = @{latents.__name__}: latents that move are clipped to [-1, 1], so they "
-          "must be uniform there; write LOGAN.latents = @uniform_latents")
+          "must be uniform there; set LOGAN.latents = @uniform_latents")
     self.loss = loss()
     self.classes = classes if conditional else NO_CLASSES
     self.num_classes = len(self.classes)

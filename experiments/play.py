@@ -48,14 +48,14 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER",
                       help="a new folder, a data set of the episodes")
   parser.add_argument("--sampled", action="store_true",
-                      help="the policy's own random actions in place of greedy ones")
+                      help="the policy's own random actions instead of greedy ones")
   add_loading_flags(parser)
   flags = parser.parse_args(words)
   if flags.episodes < 1:
     raise UsageError(f"--episodes={flags.episodes}: must be at least 1")
   if flags.video:
     if flags.video.suffix not in _SUFFIXES:
-      raise UsageError(f"--video={flags.video}: write the name of a {' or '.join(_SUFFIXES)} file")
+      raise UsageError(f"--video={flags.video}: must be a {' or '.join(_SUFFIXES)} file")
     flags.video = sample.new_path(flags.video, "--video")
   if flags.record:
     flags.record = sample.new_path(flags.record, "--record")
@@ -69,8 +69,8 @@ def _run(flags: argparse.Namespace) -> int:
     run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
     agent = run.module
     if not hasattr(agent, "actor"):
-      raise UsageError(f"--run={flags.run}: its {type(agent).__name__} is no agent, so it has no "
-                       "environments to play in")
+      raise UsageError(f"--run={flags.run}: its {type(agent).__name__} is not an agent, so it has "
+                       "no environments to play in")
     environments = agent.actor.environments
     status.doing(f"playing {environments.name}")
     evaluator = EpisodeEvaluator(lambda: environments, flags.episodes, warn=status.note)
@@ -106,8 +106,8 @@ def _run(flags: argparse.Namespace) -> int:
 def _write_dataset(folder: pathlib.Path, environments: Environments, episodes: Episodes) -> None:
   """Writes the episodes that did not fail."""
   if environments.settings.pixels:
-    raise UsageError(f"--record={folder}: with Environments.pixels the agent sees images in place "
-                     "of the environment's observations, which a data set has")
+    raise UsageError(f"--record={folder}: with Environments.pixels the agent sees images instead "
+                     "of the environment's observations, which a data set needs")
   whole = [steps for steps, value in zip(episodes.steps, episodes.returns, strict=True)
            if not np.isnan(value)]
   dataset.write(folder, [

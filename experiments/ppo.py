@@ -48,8 +48,8 @@ class PPO(tf.Module):
     if not schedules.is_schedule(clip_range):
       above_zero("PPO", clip_range=clip_range)
     if replicator.batch_size() == 1:
-      raise UsageError("train.global_batch_size = 1: PPO compares the advantages in a minibatch, "
-                       "and that of a single step would always count 0; write 2 or more")
+      raise UsageError("train.global_batch_size = 1: PPO normalizes advantages over a minibatch, "
+                       "and that of a single step would always be 0; use 2 or more")
     shape, action_size = environments.observation_shape, environments.action_size
     self.clip_range, self.entropy_coefficient = clip_range, entropy_coefficient
     self.action_size, self.masked = action_size, environments.masked

@@ -157,7 +157,7 @@ class Accuracy:
                               -(-size // self._part_size)))
     return replicator.Evaluation(
         {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},
-        method=f"top-1 and top-5 accuracy on {size:,} images that are not trained on")
+        method=f"top-1 and top-5 accuracy on {size:,} held-out images")
 
   def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.float64]:
     """Returns the sums over the images of a part, float64 [] by name."""

@@ -53,9 +53,9 @@ class SAC(tf.Module):
     above_zero("SAC", initial_temperature=initial_temperature)
     shape, action_size = environments.observation_shape, environments.action_size
     if target_entropy is not None and target_entropy >= action_size * math.log(2.0):
-      raise UsageError(f"SAC.target_entropy = {target_entropy}: no policy has as much, and the "
-                       f"temperature would grow for ever; uniform actions of length {action_size} "
-                       f"have {action_size * math.log(2.0):.4g} nats; write less, such as "
+      raise UsageError(f"SAC.target_entropy = {target_entropy}: no policy has that much, so the "
+                       f"temperature would grow forever; uniform actions of length {action_size} "
+                       f"have {action_size * math.log(2.0):.4g} nats; use less, such as "
                        f"{-float(action_size)}")
     self.action_size, self.noise = action_size, noise
     self.target_entropy = -float(action_size) if target_entropy is None else target_entropy

@@ -57,7 +57,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("--classes", type=_words, default=[], metavar="cat,dog",
                       help="the classes of the images, in turn, by name or number; by default all")
   parser.add_argument("--truncation", type=float, metavar="T",
-                      help="below 1, samples are better and less different")
+                      help="below 1, samples are better but less diverse")
   parser.add_argument("--seed", type=_numbers, metavar="S",
                       help="chooses the latents; by default 0. --interpolate takes several")
   parser.add_argument("--count", type=int, metavar="N", help="how many images")
@@ -76,15 +76,15 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 def add_generating_flags(parser: Parser) -> None:
   """Adds the flags of a command that generates images, except those for latents."""
   parser.add_argument("--balanced", action="store_true", default=None,
-                      help="generate all classes in equal shares, not in those of the data")
+                      help="generate all classes equally often, not in the data's proportions")
   parser.add_argument("--standing_statistics", type=_passes, metavar="N",
-                      help="generate with batch statistics of N passes, not with moving ones")
+                      help="generate with batch statistics of N passes, not moving averages")
 
 
 def _passes(text: str) -> int:
   """Parses the value of `--standing_statistics`."""
   if not text.isdigit() or not int(text):
-    raise argparse.ArgumentTypeError(f"'{text}': write how many passes, such as 16")
+    raise argparse.ArgumentTypeError(f"'{text}': must be a number of passes, such as 16")
   return int(text)
 
 
@@ -96,7 +96,7 @@ def _words(text: str) -> list[str]:
 def _numbers(text: str) -> list[int]:
   words = text.split(",")
   if not all(word.strip().isdigit() for word in words):
-    raise argparse.ArgumentTypeError(f"'{text}': write whole numbers, such as 3 or 3,7")
+    raise argparse.ArgumentTypeError(f"'{text}': must be whole numbers, such as 3 or 3,7")
   return [int(word) for word in words]
 
 
@@ -108,7 +108,7 @@ def _check(flags: argparse.Namespace) -> None:
     names = " or ".join(f"a {suffix} file" if suffix else "a folder, without a dot in its name"
                         for suffix in _KINDS[kind])
     also = "" if kind == "samples" else f" with --{kind}"
-    raise UsageError(f"--out={flags.out}: write the name of {names}{also}")
+    raise UsageError(f"--out={flags.out}: must be {names}{also}")
   flags.out = new_path(flags.out)
   if flags.truncation is not None and not 0 < flags.truncation < math.inf:
     raise UsageError(f"--truncation={flags.truncation:g}: must be above 0, such as 0.5")
@@ -119,22 +119,22 @@ def _check(flags: argparse.Namespace) -> None:
     raise UsageError(f"--seed={max(flags.seed)}: must be below 2 ** 32")
   if flags.balanced and (flags.classes or flags.out.suffix not in (".zip", "")):
     raise UsageError("--balanced: is for a data set of all classes; leave it out" + (
-        ", or --classes" if flags.classes else ", since the classes of a picture take turns"))
+        ", or --classes" if flags.classes else ", since a picture cycles through the classes"))
   if flags.reconstruct and (flags.seed or flags.truncation):
-    raise UsageError("--reconstruct: draws no latents; leave out --seed and --truncation")
+    raise UsageError("--reconstruct: does not draw latents; leave out --seed and --truncation")
   flags.seed = flags.seed or [0]
   if len(flags.seed) > 1 and not flags.interpolate:
-    raise UsageError("--seed: several are for --interpolate; write one")
+    raise UsageError("--seed: only --interpolate takes several; give one")
   if flags.interpolate and len(flags.seed) < 2 and len(flags.classes) < 2:
-    raise UsageError("--interpolate: write between what: --seed=1,2 or --classes=3,7")
+    raise UsageError("--interpolate: needs two seeds or classes: --seed=1,2 or --classes=3,7")
 
 
 def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
   """Returns the path that a flag names; nothing may exist there yet."""
-  refuse_url(path, flag, "write a name here")
+  refuse_url(path, flag, "use a local path")
   path = path.expanduser()
   if path.exists():
-    raise UsageError(f"{flag}={path}: exists; write another name, or remove it")
+    raise UsageError(f"{flag}={path}: exists; choose another name, or remove it")
   return path
 
 
@@ -173,7 +173,7 @@ def _labels(classes: Classes, words: list[str], status: Status) -> list[int]:
                      "them out")
   labels = classes.labels(words)
   if unseen := [classes.names[label] for label in labels if not classes.counts[label]]:
-    status.note(f"warning: the training had no images of the class {', '.join(unseen)}")
+    status.note(f"warning: training had no images of the class {', '.join(unseen)}")
   return labels
 
 
@@ -194,7 +194,7 @@ def _sample(gan: Any, classes: Classes, flags: argparse.Namespace, status: Statu
   labeled = ((images, labels if classes else None) for images, labels in batches)
   write_images = write.write_zip if flags.out.suffix else write.write_folder
   write_images(flags.out, labeled, classes.names)
-  shares = "equal shares" if flags.balanced else "the shares of the data"
+  shares = "equal proportions" if flags.balanced else "the proportions of the data"
   return f"{count:,} samples" + f", classes in {shares}," * bool(classes and not flags.classes)
 
 

@@ -29,11 +29,11 @@ def check_formats(formats: Sequence[str]) -> None:
   """Raises a UsageError if a format is unknown, or needs a package that is not installed."""
   for name in formats:
     if name not in SUFFIXES:
-      raise UsageError(f"--formats={name}: write some of {','.join(SUFFIXES)}")
+      raise UsageError(f"--formats={name}: choose from {','.join(SUFFIXES)}")
   missing = [each for each in _ONNX_PACKAGES if not importlib.util.find_spec(each)]
   if "onnx" in formats and missing:
     raise UsageError(f"--formats=onnx: needs the package {missing[0]}; run pip install "
-                     "'replicator[export]', or write --formats=savedmodel")
+                     "'replicator[export]', or use --formats=savedmodel")
 
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
@@ -79,8 +79,8 @@ def check(paths: Sequence[pathlib.Path]) -> dict[str, float]:
     difference = (float(np.abs(found - expected).max()) if found.shape == expected.shape
                   else np.nan)
     if not difference <= _TOLERANCES[path.suffix] * max(1.0, np.abs(expected).max()):
-      raise RunFailed(f"{path.name}: its results differ from those of the run by {difference:.2g}, "
-                      "so nothing was written; leave out this format")
+      raise RunFailed(f"{path.name}: its output differs from the run's by {difference:.2g}, so "
+                      "nothing was written; leave out this format")
     differences[path.name] = difference
   return differences
 
@@ -134,8 +134,8 @@ def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -
         custom_op_handlers={"AvgPoolGrad": (_convert_upsampling, []), "Erfc": (_convert_erfc, [])})
     onnx.checker.check_model(made)  # Fails if an operation without an ONNX equivalent was copied.
   except Exception as error:
-    raise UsageError(f"{network.name}: ONNX cannot hold it ({first_line(error)}); write "
-                     "--formats=savedmodel, which holds any network") from error
+    raise UsageError(f"{network.name}: cannot be converted to ONNX ({first_line(error)}); use "
+                     "--formats=savedmodel, which supports any network") from error
   shapes: dict[str, tuple[str | int, ...]] = {
       each.name: ("n", *each.shape) for each in (*network.inputs, network.output)}
   for each in (*made.graph.input, *made.graph.output):
@@ -153,7 +153,7 @@ def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
   shape, values = node.input
   (_, height, width, _), strides = (node.get_attr_value(name) for name in ("ksize", "strides"))
   if [height, width] != strides[1:3]:
-    raise ValueError("AvgPoolGrad of blocks that overlap")
+    raise ValueError("AvgPoolGrad with overlapping windows")
 
   def constant(value: Any, dtype: Any = np.int64) -> str:
     return context.make_const(utils.make_name("constant"), np.array(value, dtype)).output[0]

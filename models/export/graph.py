@@ -56,8 +56,8 @@ class FrozenGraph:
              if each.op.name not in depend}
     if any(each.dtype in (tf.variant, tf.resource) for each in fixed.values()):
       raise UsageError("a loop that reads variables, or collects results as tf.scan does, cannot "
-                       "be exported; give a recurrent layer unroll=True, or write --networks with "
-                       "the network that the loop calls")
+                       "be exported; give the recurrent layer unroll=True, or use --networks to "
+                       "export only the network that the loop calls")
     values = wrapped.prune([], list(fixed.values()))() if fixed else []
     self.constants: dict[str, np.ndarray] = {
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}

@@ -88,8 +88,8 @@ def chosen(run: Run, names: list[str]) -> list[ExportedNetwork]:
       raise UsageError(f"--networks={name}: the run has no {name}; it has "
                        f"{' and '.join([*made, *layers])}")
   if not (made or layers):
-    raise UsageError(f"{type(step).__name__} is no GAN and no agent, and has no Keras network as "
-                     "an attribute, so there is nothing to export")
+    raise UsageError(f"{type(step).__name__} is neither a GAN nor an agent, and none of its "
+                     "attributes is a Keras network, so there is nothing to export")
   return [made[name] if name in made else _of_layer(run, name, layers[name])
           for name in names or made or layers]
 
@@ -99,10 +99,9 @@ def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
   names, values = list(taken), list(taken.values())  # `tf.nest` would sort a dict.
   specs = [each for each in tf.nest.flatten(values) if isinstance(each, tf.TensorSpec)]
   if not specs:
-    raise UsageError(f"--networks={name}: the step does not call it with tensors, so that its "
-                     "arguments are not known; make it a keras.Sequential that begins with "
-                     "keras.Input")
-  called_with = [Values(each.name, tuple(each.shape[1:]), each.dtype.name, "as in the training")
+    raise UsageError(f"--networks={name}: the step does not call it with tensors, so its inputs "
+                     "are unknown; make it a keras.Sequential that begins with keras.Input")
+  called_with = [Values(each.name, tuple(each.shape[1:]), each.dtype.name, "as in training")
                  for each in specs]
   owned = {id(variable) for variable in layer.variables}
   optimizers = [each for _, each in held_by(run.module, (Optimizer,))
@@ -120,8 +119,8 @@ def _of_layer(run: Run, name: str, layer: keras.Layer) -> ExportedNetwork:
 
   result = call(*(tf.zeros([1, *each.shape], each.dtype) for each in called_with))
   if not tf.is_tensor(result):
-    raise UsageError(f"--networks={name}: its result is a {type(result).__name__}, and a file has "
-                     "one tensor; give the step an attribute with a network of one result")
+    raise UsageError(f"--networks={name}: it returns a {type(result).__name__}, but a file holds "
+                     "one tensor; give the step an attribute with a network that returns one")
   uses = FrozenGraph(call, [each.spec for each in called_with]).uses
   inputs = tuple(each for each, is_used in zip(called_with, uses, strict=True) if is_used)
 
@@ -205,7 +204,7 @@ def networks_of(step: Any) -> dict[str, ExportedNetwork]:
 def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
   dtype = keras.config.floatx()
   low, high, what = _distribution(gan.latents)
-  latents = Values("z", (gan.latent_dim,), dtype, f"latents, {what} in the training", low, high)
+  latents = Values("z", (gan.latent_dim,), dtype, f"latents, {what} in training", low, high)
   images = Values("image", image_shape, dtype,
                   "images of -1 (black) to 1; in bytes, clip(round(127.5 (x + 1)), 0, 255)")
   name = f"The generator{_with_averages(gan, 'generator')}"
@@ -243,8 +242,8 @@ def _encoder(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
 
 def _policy(agent: Any) -> ExportedNetwork:
   if getattr(agent, "memory_size", 0):
-    raise UsageError(f"{type(agent).__name__}: its policy remembers the episode, and the file of a "
-                     "network has no memory; load the run in Python with replicator.load")
+    raise UsageError(f"{type(agent).__name__}: its policy is recurrent, and an exported network "
+                     "keeps no state; load the run in Python with replicator.load")
   environments = agent.actor.environments
   size = environments.action_size
   is_image = environments.observation_dtype == "uint8"

@@ -32,8 +32,8 @@ def check_square(source: ImageSource) -> None:
   height, width, _ = source.image_shape
   if height != width:
     raise replicator.UsageError(
-        f"{type(source).__name__}: has images of {height} x {width} pixels, and a GAN needs "
-        f"squares; cut them out: replicator convert DATA OUT --shards=1 "
+        f"{type(source).__name__}: has images of {height} x {width} pixels, but a GAN needs "
+        f"square ones; crop them: replicator convert DATA OUT --shards=1 "
         f"--resolution={min(height, width)}, and set TFRecords.path = 'OUT'")
 
 
@@ -55,7 +55,7 @@ def reconstruct(gan: Any, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     UsageError: the step has no encoder.
   """
   if not gan.encoder:
-    raise replicator.UsageError(f"{type(gan).__name__}.encoder = None: without an encoder nothing "
-                                "is reconstructed")
+    raise replicator.UsageError(f"{type(gan).__name__}.encoder = None: reconstruction needs an "
+                                "encoder")
   images = to_unit_range(images, keras.config.floatx())
   return gan.generate(sampling.encode(gan, images), labels)

@@ -76,15 +76,15 @@ def cached(folder: str | os.PathLike, key: dict[str, Any],
     try:
       if atomic.check(kept) == key:
         return {file.stem: np.load(file) for file in kept.glob("*.npy")}
-      reason = "it has another key"
+      reason = "its key differs"
     except (atomic.Corrupt, OSError) as error:
       reason = str(error)
-    logging.warning("%s is not what was kept there (%s): it is made again", kept, reason)
+    logging.warning("%s is not a valid cache entry (%s): it is computed again", kept, reason)
   arrays = compute()
   try:
     atomic.publish(kept, lambda path: _save(path, arrays), key)
   except OSError as error:
-    logging.warning("%s cannot be kept (%s): the next evaluation computes it again", kept, error)
+    logging.warning("%s cannot be cached (%s): the next evaluation computes it again", kept, error)
   return arrays
 
 

@@ -76,25 +76,25 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
   rewards = RewardNormalizer(environments.number) if normalize_rewards else None
   if recorded:  # The exploration is created anyway, because agents' gin files bind it.
     if on_policy:
-      raise UsageError("make_actor.recorded: this agent learns from what its present policy does, "
-                       "and cannot learn from recorded episodes; train TD3, for example")
+      raise UsageError("make_actor.recorded: this agent is on-policy and cannot learn from "
+                       "recorded episodes; train an off-policy agent, such as TD3")
     return RecordedActor(environments, replay, normalizer, recorded, rewards)
   has_noise = not (environments.discrete or on_policy)
   if not has_noise and (exploration.scales(environments.number) != 1).any():
-    raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy says how "
-                     "probable each action is, and its noise must have the scale 1")
+    raise UsageError(f"Exploration.scale = {exploration.scale}: this agent's policy defines the "
+                     "probability of each action, so its noise must have scale 1")
   if processes == 0:
     return Actor(environments, replay, normalizer, seed, exploration, closes=on_policy,
                  memory_size=memory_size, rewards=rewards)
   if isinstance(replay, Rollouts):
-    raise UsageError(f"make_actor.processes = {processes}: this agent learns from what its present "
-                     "policy does, and actors in processes are behind it; write 0")
+    raise UsageError(f"make_actor.processes = {processes}: this agent is on-policy, but actor "
+                     "processes lag behind its policy; use 0")
   if memory_size:
-    raise UsageError(f"make_actor.processes = {processes}: this agent's policy remembers the "
-                     "episode, and actors in processes have no memory; write 0")
+    raise UsageError(f"make_actor.processes = {processes}: this agent's policy is recurrent, but "
+                     "actor processes have no memory; use 0")
   if environments.vectorization == "async" and not environments.in_processes:
     raise UsageError("Environments.vectorization = 'async': with make_actor.processes = "
-                     f"{processes} each actor steps its environments in turn; write 'sync'")
+                     f"{processes} each actor steps its environments in turn; use 'sync'")
   return ActorPool(environments, replay, normalizer, processes, seed, exploration,
                    rewards=rewards)
 
@@ -146,7 +146,7 @@ def check_actions(environments: Environments, discrete: bool) -> None:
     found = ", ".join(map(str, environments.choices))
     found = ("a Box" if not found else f"MultiDiscrete([{found}])" if "," in found else
              f"Discrete({found})")
-    raise UsageError(f"Environments.name = '{environments.name}': its actions are {found}, and "
+    raise UsageError(f"Environments.name = '{environments.name}': its actions are {found}, but "
                      f"this agent's are {wanted}; choose an environment whose actions are {kind}, "
                      f"such as '{name}'{', or train PPO' if found != 'a Box' else ''}")
 
@@ -155,10 +155,9 @@ def check_priorities(agent: Agent) -> None:
   """Raises a UsageError if an agent's traced step never updates its replay's priorities.
   """
   if getattr(agent.replay, "prioritized", False) and not agent.replay.is_updated:
-    raise UsageError("Replay.priority_exponent: is above 0, and the step of "
-                     f"{type(agent).__name__} never calls self.replay.update_priorities, so that "
-                     "it would sample uniformly; call it with the error of each transition, or "
-                     "write 0")
+    raise UsageError("Replay.priority_exponent: is above 0, but the step of "
+                     f"{type(agent).__name__} never calls self.replay.update_priorities, so it "
+                     "would sample uniformly; call it with each transition's error, or set it to 0")
 
 
 def train(make_agent: Callable[[Environments], Agent], environments: Callable[[], Environments],
@@ -202,9 +201,9 @@ def train(make_agent: Callable[[Environments], Agent], environments: Callable[[]
         check_priorities(agent)
       agent.actor.collect(agent.act, due, step)
       if not agent.replay.size():
-        raise UsageError(f"RateLimiter.learning_starts = {limiter().learning_starts}: after so "
-                         f"many steps of Environments.number = {acted_in.number} together the "
-                         "replay has no transition of Replay.n_step steps yet; write more")
+        raise UsageError(f"RateLimiter.learning_starts = {limiter().learning_starts}: after that "
+                         f"many steps, over all Environments.number = {acted_in.number}, the "
+                         "replay has no transition of Replay.n_step steps yet; increase it")
 
     def evaluate(agent: Agent) -> replicator.Evaluation:
       with repetition.generators_kept():

@@ -63,7 +63,7 @@ class RateLimiter:
     if total_environment_steps <= self.learning_starts:
       raise UsageError("training_steps.total_environment_steps = "
                        f"{total_environment_steps}: training begins after "
-                       f"RateLimiter.learning_starts = {self.learning_starts} of them; write more")
+                       f"RateLimiter.learning_starts = {self.learning_starts} of them; use more")
     return max(1, self._training_steps(total_environment_steps - self.learning_starts))
 
   def _training_steps(self, inserts: _Count) -> _Count:
@@ -96,8 +96,8 @@ def _training_steps_of_rollouts(total: int) -> int:
   """Returns the training steps on rollouts with a total of environment steps."""
   length, epochs = (operative.value_of("Rollouts", name) for name in ("length", "epochs"))
   if (environments := _run.environments) is None:
-    raise UsageError("training_steps.on_policy = True: the environments are not known outside of "
-                     "agents.train; write train.steps = 10_000, for example")
+    raise UsageError("training_steps.on_policy = True: the environments are known only within "
+                     "agents.train; set train.steps = 10_000, for example")
   steps = length * environments.number  # Decisions of a rollout.
   rollouts = -(-total // (steps * environments.frames_per_step))
   return rollouts * epochs * steps // operative.value_of("replicator.train", "global_batch_size")
@@ -129,4 +129,4 @@ def check_on_policy(has_rollouts: bool) -> None:
   if _run.is_on_policy is not None and _run.is_on_policy != has_rollouts:
     kind = "Rollouts" if has_rollouts else "a replay"
     raise UsageError(f"training_steps.on_policy = {_run.is_on_policy}: this agent learns from "
-                     f"{kind}; write {has_rollouts}")
+                     f"{kind}; use {has_rollouts}")

@@ -52,19 +52,19 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   parser.add_argument("out", metavar="OUT", help="a new folder")
   parser.add_argument("--shards", type=int, required=True, metavar="N", help="how many files")
   parser.add_argument("--resolution", type=int, metavar="R",
-                      help="crop and resize to so many pixels; by default files are copied")
+                      help="crop and resize to R x R pixels; by default files are copied")
   parser.add_argument("--labels", metavar="FILE",
                       help="the CSV or JSON file of labels in a folder of images; by default its "
                            "dataset.json or, without one, its sub-folders")
   parser.add_argument("--skip_unreadable", action="store_true",
-                      help="leave out images that cannot be decoded, and name them")
+                      help="skip images that cannot be decoded, and list them")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a setting of SOURCE, such as Shapes.resolution = 64 or "
                            "HuggingFace.label = 'breed'")
   parser.add_argument("--debug", action="store_true", help="show tracebacks")
   flags = parser.parse_args(words)
   if flags.resolution is not None and flags.resolution < 1:
-    raise UsageError(f"--resolution={flags.resolution}: write a positive number of pixels")
+    raise UsageError(f"--resolution={flags.resolution}: must be a positive number of pixels")
   return flags
 
 
@@ -107,10 +107,10 @@ def convert(source: EncodedImages, out: str, count: int, image_shape: Shape | No
     UsageError: `count` is invalid, `out` contains something else, another process converts to it,
       the source has changed since the conversion began, or an image cannot be read (or none can).
   """
-  refuse_url(out, "OUT", "write a folder")
+  refuse_url(out, "OUT", "use a local folder")
   root, total = Path(out).expanduser(), len(source.labels)
   if not 1 <= count <= total:
-    raise UsageError(f"--shards={count}: write a number from 1 to {total:,}, one image a shard")
+    raise UsageError(f"--shards={count}: must be from 1 to {total:,}, one image per shard")
   resized = image_shape if image_shape != source.image_shape else None
   written_shape = image_shape or source.image_shape
   names = [sharded_images.shard_name(number, count) for number in range(count)]
@@ -137,18 +137,18 @@ def _begun(root: Path, digest: str) -> Iterator[None]:
   unfinished = root / sharded_images.UNFINISHED
   if root.exists() and not unfinished.exists() and (not root.is_dir() or any(root.iterdir())):
     what = "a finished conversion" if (root / sharded_images.INDEX).exists() else "something else"
-    raise UsageError(f"{root}: holds {what}; write the name of a new folder")
+    raise UsageError(f"{root}: holds {what}; choose a new folder")
   root.mkdir(parents=True, exist_ok=True)
   with unfinished.open("a+") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Released by the system, even in a crash.
     except BlockingIOError:
-      raise UsageError(f"{root}: another process converts images to this folder; let it end, or "
-                       "write the name of a new one") from None
+      raise UsageError(f"{root}: another process is converting images to this folder; wait for "
+                       "it, or choose a new one") from None
     file.seek(0)
     if (before := file.read()) not in ("", digest):
-      raise UsageError(f"{root}: holds a part of another conversion, or the images changed since "
-                       "it began; remove the folder, or write the name of a new one")
+      raise UsageError(f"{root}: holds part of a different conversion, or the images changed since "
+                       "it began; remove the folder, or choose a new one")
     if not before:
       file.write(digest)
       file.flush()
@@ -195,7 +195,7 @@ def _content(source: EncodedImages, index: int, image_shape: Shape | None, skips
     name, reason = source.name(index), first_line(error)
     if not skips:
       raise UsageError(f"{name} cannot be read as an image ({reason}); remove it, and convert "
-                       "again; to leave out such images, write --skip_unreadable") from error
+                       "again; to skip such images, use --skip_unreadable") from error
     logging.warning("convert skips %s, which cannot be read (%s)", name, reason)
     return None
 

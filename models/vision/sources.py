@@ -34,7 +34,7 @@ SETTINGS = {*__all__, "decode"}
 """The configurables that control how data is read."""
 
 FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
-         f"{', '.join(NAMED)}, tfds:NAME, hf:NAME (with @SPLIT,image=COLUMN,label=COLUMN behind, "
+         f"{', '.join(NAMED)}, tfds:NAME, hf:NAME (followed by @SPLIT,image=COLUMN,label=COLUMN "
          "as needed), or MODULE:CLASS of a source")
 """The forms of data that `open_encoded` opens, for the help of a command."""
 
@@ -52,7 +52,7 @@ def named(name: str) -> Callable[[], ImageSource] | None:
     with gin.unlock_config():  # A command may have parsed its bindings already.
       return getattr(importlib.import_module(module), kind)
   except (ImportError, AttributeError) as error:
-    raise UsageError(f"{name}: {first_line(error)}; write MODULE:CLASS of an image "
+    raise UsageError(f"{name}: {first_line(error)}; use MODULE:CLASS of an image "
                      "source") from error
 
 
@@ -168,7 +168,7 @@ def _of_library(path: str) -> tuple[str, dict[str, str | None]]:
   for each in columns:
     column, is_given, value = each.partition("=")
     if column not in ("image", "label") or not is_given or (column == "image" and not value):
-      raise UsageError(f"{path}: '{each}' is no column; write image=COLUMN or label=COLUMN, or "
+      raise UsageError(f"{path}: '{each}' is not a column; use image=COLUMN or label=COLUMN, or "
                        "label= if images have no classes")
     settings[column] = value or None
   return name, settings

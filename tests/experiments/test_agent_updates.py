@@ -344,7 +344,7 @@ def test_a_step_of_ppo_is_that_of_the_formulas(made, discrete):
 
 @pytest.mark.parametrize("kind, settings, line", [
     (sac.SAC, {"target_entropy": 1.4}, r"^SAC.target_entropy = 1.4: no policy .* have 1.386 nats"),
-    (ppo.PPO, {}, r"^train.global_batch_size = 1: PPO compares the advantages in a minibatch")])
+    (ppo.PPO, {}, r"^train.global_batch_size = 1: PPO normalizes advantages over a minibatch")])
 def test_settings_that_cannot_train_are_refused(made, monkeypatch, kind, settings, line):
   if kind is ppo.PPO:
     monkeypatch.setattr(sys.modules[__name__], "SIZE", 1)

@@ -74,7 +74,7 @@ def test_other_results_are_refused(change, written, monkeypatch):
   _, [path, _] = written
   with np.load(path.with_suffix(".npz")) as example:
     loaded_as(change(example["expected"]), monkeypatch)
-  with pytest.raises(RunFailed, match="policy: its results differ from those of the run"):
+  with pytest.raises(RunFailed, match="policy: its output differs from the run"):
     formats.check([path])
 
 
@@ -103,7 +103,7 @@ class GAN:
 
 def test_a_policy_that_remembers_is_refused():
   agent = types.SimpleNamespace(act=None, actor=None, memory_size=3)
-  with pytest.raises(replicator.UsageError, match=r"^SimpleNamespace: its policy remembers the ep"):
+  with pytest.raises(replicator.UsageError, match=r"^SimpleNamespace: its policy is recurrent"):
     networks_of(agent)
 
 
@@ -201,8 +201,8 @@ def test_the_card_says_that_no_file_checks_a_label(written, tmp_path):
 
 @pytest.mark.parametrize("flags, line", [
     (["--formats=savedmodel,tflite"],
-     "--formats=tflite: write some of savedmodel,onnx"),
-    (["--out=."], "--out=.: exists; write another name, or remove it"),
+     "--formats=tflite: choose from savedmodel,onnx"),
+    (["--out=."], "--out=.: exists; choose another name, or remove it"),
     (["--step=last"], "command line: argument --step: 'last': must be the step of a checkpoint, "
      "or 'best'."),
     (["--run=nowhere"], "nowhere/run.json: missing; give the workdir of a run")])
@@ -218,7 +218,7 @@ def test_a_package_that_is_missing_is_named(capsys, monkeypatch):
   assert export.main(["--run=run", "--out=out"]) == 2
   assert capsys.readouterr().err == (
       "error: --formats=onnx: needs the package tf2onnx; run pip install 'replicator[export]', or "
-      "write --formats=savedmodel\n")
+      "use --formats=savedmodel\n")
 
 
 # ---- As a user does it --------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_run_is_exported(name, names, tmp_path, capsys):
   gin.clear_config()
   run = saved(name, tmp_path / "run")
   assert export.main([f"--run={run}", f"--out={tmp_path / 'out'}"]) == 0
-  assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, onnx; greatest diff" in (
+  assert f"{', '.join(names)} of {run}, step {STEP}, as savedmodel, onnx; largest diff" in (
       capsys.readouterr().out.splitlines()[-1])
   text = (tmp_path / "out" / "README.md").read_text()
   assert ("with averaged weights" in text) == (names != ["policy"])

@@ -115,13 +115,13 @@ def test_images_that_are_no_squares_are_refused_with_what_to_do(height, width, t
     with pytest.raises(replicator.UsageError) as error:
       gan.main(str(tmp_path), data=lambda: InMemoryImages(images, np.zeros(3), ("all",)))
     assert str(error.value).splitlines()[0] == (
-        f"InMemoryImages: has images of {height} x {width} pixels, and a GAN needs squares; cut "
-        "them out: replicator convert DATA OUT --shards=1 --resolution=8, and set "
+        f"InMemoryImages: has images of {height} x {width} pixels, but a GAN needs square ones; "
+        "crop them: replicator convert DATA OUT --shards=1 --resolution=8, and set "
         "TFRecords.path = 'OUT'")
   with pytest.raises(replicator.UsageError) as error:
     check_images("Net", (8, 8, 3), images)
   assert str(error.value) == (f"Net is built for images of 8 x 8 x 3 but was given {height} x "
-                              f"{width} x 3: cut squares out of them")
+                              f"{width} x 3: crop them to squares")
 
 
 # ---- From parts ---------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def test_an_image_is_reconstructed_from_its_code():
   averaging = line_gan(GAN, encoder=lambda **_: Line(4, (3,)))
   averaging.encoder.set_weights([1 - weight for weight in averaging.encoder.get_weights()])
   np.testing.assert_allclose(averaging.reconstruct(images, labels), expected, rtol=1e-5)
-  with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: without an encoder"):
+  with pytest.raises(replicator.UsageError, match=r"GAN\.encoder = None: .* needs an encoder"):
     without.reconstruct(images, labels)
 
 
 @pytest.mark.parametrize("latents", [normal_latents, truncated_normal_latents])
 def test_codes_that_would_be_clipped_where_they_do_not_move_are_refused(latents):
   with pytest.raises(replicator.UsageError, match=(
-      rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; write LOGAN.lat")):
+      rf"LOGAN.latents = @{latents.__name__}: .* must be uniform there; set LOGAN.lat")):
     line_gan(LOGAN, latents=latents)
 
 

@@ -53,7 +53,7 @@ def test_a_film_shows_at_most_50_frames_a_second(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("flag, error", [
     ("--episodes=0", "--episodes=0: must be at least 1"),
-    ("--video=film.avi", "--video=film.avi: write the name of a .mp4 or .gif file")])
+    ("--video=film.avi", "--video=film.avi: must be a .mp4 or .gif file")])
 def test_bad_flags_are_one_line(flag, error, capsys):
   assert play.main(["--run=none", flag]) == 2
   assert capsys.readouterr().err == f"error: {error}\n"
@@ -64,5 +64,5 @@ def test_a_run_without_an_agent_is_one_line(run, capsys, monkeypatch):
   training = types.SimpleNamespace(module=GAN())
   monkeypatch.setattr(load, "load_run", lambda *given: (training, 2))
   assert play.main([f"--run={run}"]) == 2
-  assert capsys.readouterr().err == (f"error: --run={run}: its GAN is no agent, so it has no "
-                                     "environments to play in\n")
+  assert capsys.readouterr().err == (f"error: --run={run}: its GAN is not an agent, so it has "
+                                     "no environments to play in\n")

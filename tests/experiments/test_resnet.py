@@ -175,4 +175,4 @@ def test_a_validation_set_without_a_class_is_measured_by_the_names_of_the_others
   assert found.class_names == data.class_names and found.labels.tolist() == [2, 0, 2]
   assert read(found, np.arange(3))[1].tolist() == [2, 0, 2]
   assert caplog.messages == [
-      "train_resnet.validation: has no image of 1 of the 3 classes of train_resnet.data: dog"]
+      "train_resnet.validation: has no images of 1 of the 3 classes of train_resnet.data: dog"]

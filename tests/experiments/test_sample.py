@@ -133,10 +133,10 @@ def test_image_i_of_a_seed_is_the_same_whatever_the_count(run, loaded_once, tmp_
 def test_a_data_set_has_the_shares_of_the_data_unless_it_is_balanced(run, loaded_once, tmp_path,
                                                                      capsys):
   sampled(run, tmp_path / "a.zip", "--count=3")
-  assert "3 samples, classes in the shares of the data, of " in capsys.readouterr().out
+  assert "3 samples, classes in the proportions of the data, of " in capsys.readouterr().out
   equal = files_in(sampled(run, tmp_path / "b.zip", "--count=3", "--balanced"))
   assert sorted(equal) == [f"{i:08d}-class{i}.png" for i in range(3)]
-  assert "3 samples, classes in equal shares, of " in capsys.readouterr().out
+  assert "3 samples, classes in equal proportions, of " in capsys.readouterr().out
 
 
 def test_truncation_changes_the_images(run, loaded_once, tmp_path):
@@ -178,11 +178,11 @@ def test_every_gan_can_be_sampled(name, tmp_path):
 
 
 REFUSED = {
-    "--out=x.jpg": "--out=x.jpg: write the name of a .png file or a .zip file or a folder",
-    "--out=x.webp": "--out=x.webp: write the name of",
+    "--out=x.jpg": "--out=x.jpg: must be a .png file or a .zip file or a folder",
+    "--out=x.webp": "--out=x.webp: must be a .png",
     "--out=x.zip --interpolate --seed=1,2": "a .png file or a .webp file with --interpolate",
-    "--out=setup.cfg": "--out=setup.cfg: write the name",
-    "--out=docs": "--out=docs: exists; write another name, or remove it",
+    "--out=setup.cfg": "--out=setup.cfg: must be a",
+    "--out=docs": "--out=docs: exists; choose another name, or remove it",
     "--out=x --classes=3,10": "class '10': the classes are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
     "--out=x --classes=three": "class 'three': the classes are 0, 1, 2",
     "--out=x.png --balanced": "--balanced: is for a data set of all classes; leave it out, since",
@@ -191,15 +191,15 @@ REFUSED = {
     "--out=x --truncation=nan": "--truncation=nan: must be above 0",
     "--out=x --count=0": "--count=0: must be at least 1",
     "--out=x --seed=4294967296": "--seed=4294967296: must be below 2 ** 32",
-    "--out=x --seed=1,2": "--seed: several are for --interpolate; write one",
-    "--out=x --standing_statistics=0": "'0': write how many passes, such as 16",
+    "--out=x --seed=1,2": "--seed: only --interpolate takes several; give one",
+    "--out=x --standing_statistics=0": "'0': must be a number of passes, such as 16",
     "--out=x --step=newest": "'newest': must be the step of a checkpoint, or 'best'",
-    "--out=x.png --interpolate": "--interpolate: write between what: --seed=1,2 or --classes=3,7",
+    "--out=x.png --interpolate": "--interpolate: needs two seeds or classes: --seed=1,2 or",
     "--out=x.png --interpolate --seed=1,2 --count=1": "--count=1: must be at least 2",
     "--out=x.png --interpolate --seed=1,2,3 --classes=1,2": "no path through 3 seeds and 2 classes",
     "--out=x.png --reconstruct=gone": "gone: no such folder or file; write a folder",
     "--out=x.png --reconstruct=docs": "the generator needs the classes of the images",
-    "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: draws no latents",
+    "--out=x.png --reconstruct=docs --seed=1": "--reconstruct: does not draw latents",
     "--out=x.png --reconstruct=docs --interpolate": "not allowed with argument",
     "--out=x --gin_param=SNGANGenerator.width_multiplyer=1": "Did you mean 'width_multiplier'"}
 

@@ -200,9 +200,9 @@ VALUES = [  # The program, the gin file, bindings, and the line, or what follows
      ": must be at least 1"),
     (train_domain_adaptation, "domain_adaptation_digits",
      ["train_domain_adaptation.validation_split = 1.0"],
-     "validation_split = 1.0: holds out 1797 of 1797 images, ...; write a share such as 0.2"),
+     "validation_split = 1.0: holds out 1797 of 1797 images, ...; use a fraction such as 0.2"),
     (train_dmd2, "dmd2_gaussians", ["DMD2.first = 0.99"],
-     " and DMD2.last = 0.98: positions rise, and are in [0, 1]"),
+     " and DMD2.last = 0.98: must satisfy 0 <= first < last <= 1"),
     (train_dmd2, "dmd2_gaussians", ["DenoisingMLP.units = 0"], ": must be at least 1"),
     (train_cyclegan, "cyclegan_shapes16", ["CycleGAN.cycle_weight = -1.0"],
      ": must not be negative"),
@@ -226,7 +226,7 @@ VALUES = [  # The program, the gin file, bindings, and the line, or what follows
     (train_self_supervision, "self_supervision_digits", ["train_self_supervision.data = @Digits"],
      "train_self_supervision.data: ..."),
     (train_sngan, "sngan_digits", ["train_sngan.data = @Shapes", "Shapes.resolution = 20"],
-     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; write one of 8, ..."),
+     "SNGANGenerator.resolution = 20: SN-GAN has no networks of this size; use one of 8, ..."),
 ]
 
 

@@ -54,8 +54,8 @@ def of(part, *arguments, **settings):
 
 SETTINGS = [
     # GANs.
-    (lambda: ADA()(tf.zeros([1, 7, 8, 3])), "ADA: images of 7 x 8 x 3; it is for at least 8 x 8"),
-    (lambda: ADA()(tf.zeros([1, 8, 8, 2])), "ADA: images of 8 x 8 x 2; it is ... 1 or 3 channels"),
+    (lambda: ADA()(tf.zeros([1, 7, 8, 3])), "ADA: images of 7 x 8 x 3; it needs at least 8 x 8"),
+    (lambda: ADA()(tf.zeros([1, 8, 8, 2])), "ADA: images of 8 x 8 x 2; it ... 1 or 3 channels"),
     (lambda: ADA(color=-1.0)(tf.zeros([1, 8, 8, 3])), "ADA.color = -1.0: must not be negative"),
     (of(AdaptiveProbability, images=0), "AdaptiveProbability.images = 0: must be at least 1"),
     (of(AdaptiveProbability, every=0), "AdaptiveProbability.every = 0: must be at least 1"),
@@ -68,7 +68,7 @@ SETTINGS = [
       for penalty in (r1, r2, wgan_gp, consistency, orthogonality)),
     (of(ModeCoverage, Digits(), "none"), "ModeCoverage ... @StackedDigits, but the data is @D"),
     (of(ModeCoverage, StackedDigits(), "none", num_samples=999),
-     "ModeCoverage.num_samples = 999: write at least 1000"),
+     "ModeCoverage.num_samples = 999: must be at least 1000"),
     (of(SampleQuality, Digits(), "none", num_samples=1),
      "SampleQuality.num_samples = 1 with 1797 images"),
     # Diffusion.
@@ -83,25 +83,25 @@ SETTINGS = [
     (of(Augmentation, hue=0.6), "Augmentation.hue = 0.6: must be in [0, 0.5]"),
     (of(Augmentation, contrast=-1.0), "Augmentation.contrast = -1.0: must be at least 0"),
     (of(Augmented, Digits, center_crop=1.2), "Augmented.center_crop = 1.2: must be in (0, 1]"),
-    *((of(from_json, text, ["a.png"], "d.json"), "d.json: write ")
+    *((of(from_json, text, ["a.png"], "d.json"), "d.json: must be {")
       for text in (b"", b"[]", b"{}")),
     (of(from_csv, b"\xff\xfe", ["a.png"], "d.csv"), "d.csv: is not a CSV file in UTF-8 ("),
     (of(MixUp, 0.0), "MixUp.alpha = 0.0: must be above 0"),
     (of(CutMix, -1), "CutMix.alpha = -1: must be above 0"),
     (lambda: MixUp()(tf.zeros([3, 2, 2, 1]), tf.zeros([3, 2])),
-     "...mix pairs of examples, and a replica has 3"),
+     "...mix pairs of examples, but a replica has 3"),
     (of(Shapes, resolution=7), "Shapes.resolution = 7: "),
     (of(Shapes, resolution=129), "Shapes.resolution = 129: "),
     (of(Shapes, size=0), "Shapes.size = 0: "),
-    (of(StackedDigits, size=999), "StackedDigits.size = 999: write at least 1000"),
-    (of(ResNet, 10, depth=51), "ResNet.depth = 51: no such network; write one of 18, 34, 50"),
+    (of(StackedDigits, size=999), "StackedDigits.size = 999: must be at least 1000"),
+    (of(ResNet, 10, depth=51), "ResNet.depth = 51: no such network; use one of 18, 34, 50"),
     (of(ResNet, 10, stem="smal"), "ResNet.stem = 'smal': no such stem. Did you mean 'small'?"),
     (of(ResNet, 10, width_multiplier=0.001),
-     "ResNet.width_multiplier = 0.001 leaves ...: write at least 0.015625"),
+     "ResNet.width_multiplier = 0.001 leaves ...: use at least 0.015625"),
     (of(losses.SimCLR, temperature=0.0), "SimCLR.temperature = 0.0: must be above 0"),
     (of(losses.DINO, prototypes=0), "DINO.prototypes = 0: must be above 0"),
     *((of(train_validation_split, Digits(), share),
-       f"validation_split = {share}: holds out ... write a share such as")
+       f"validation_split = {share}: holds out ... use a fraction such as")
       for share in (0.0, 0.0001, 1.0, -0.2, 1.5)),
     # Metrics.
     (of(gather, [], None, {"images"}), "There are no generated images"),
@@ -109,11 +109,11 @@ SETTINGS = [
       for labels, line in [
           ([1, 1, 1, 5, 5, 5], "Class 5 has 0 real and 3 generated samples"),
           ([1] * 5, "...6 generated features and labels of the shape [5]")]),
-    (of(check, np.zeros([2, 8, 8, 3])), "...type float64: write uint8 from 0 to 255"),
+    (of(check, np.zeros([2, 8, 8, 3])), "...type float64: pass uint8 from 0 to 255"),
     (of(check, np.zeros([2, 8, 8, 3], np.int32)), "...type int32"),
     *((of(check, np.zeros(shape, np.uint8)), f"...{shape}: {line}") for shape, line in [
-        ([2, 8, 8, 1], "write an array ... of gray ones, np.repeat"),
-        ([2, 3, 8, 8], "write an array"), ([8, 8, 3], "write an array"),
+        ([2, 8, 8, 1], "pass an array ... for gray ones, np.repeat"),
+        ([2, 3, 8, 8], "pass an array"), ([8, 8, 3], "pass an array"),
         ([0, 8, 8, 3], "...at least one")]),
     *((of(sliced_wasserstein_distance, np.zeros(real, np.uint8), np.zeros(generated, np.uint8)),
        f"...{line}") for real, generated, line in [
@@ -123,13 +123,13 @@ SETTINGS = [
     # Agents.
     (of(OrnsteinUhlenbeck, 0.0), "OrnsteinUhlenbeck.theta = 0.0: must be above 0"),
     (of(HeldNoise, 0), "HeldNoise.steps = 0: must be at least 1"),
-    (of(Exploration, scale=-1.0), "...scale=-1.0...no number may be below 0"),
+    (of(Exploration, scale=-1.0), "...scale=-1.0...no number may be negative"),
     (of(ActionNoise, 3, 3, 1, Exploration(scale=(1.0, 2.0)), 128),
      "Exploration.scale = (1.0, 2.0): ...number = 3"),
     (of(CategoricalReturns, atoms=1), f"...{HIGHER}"),
     (of(CategoricalReturns, v_min=5.0, v_max=5.0), f"...{HIGHER}"),
     (of(TwoHot, limit=0.0), "TwoHot.limit = 0.0"),
-    (of(TwoHot, bins=4), "TwoHot.bins = 4: write an odd number"),
+    (of(TwoHot, bins=4), "TwoHot.bins = 4: must be an odd number"),
     (of(TwoHot, bins=1), "TwoHot.bins = 1"),
     (of(RSSM, 4, 2, latents=0), "RSSM.latents = 0"),
     (of(RSSM, 4, 2, uniform_mix=1.5), "RSSM.uniform_mix = 1.5"),
@@ -152,12 +152,12 @@ SETTINGS = [
         ({"number": 0}, "Environments.number = 0"),
         ({"max_episode_steps": 0}, "Environments.max_episode_steps = 0"),
         ({"pixels": -1}, "Environments.pixels = -1"),
-        ({"vectorization": "threads"}, "...write 'sync' or 'async'"),
+        ({"vectorization": "threads"}, "...must be 'sync' or 'async'"),
         ({"kwargs": {"gravity": 1.0}}, "...cannot be made: TypeError: ...unexpected ...'gravity'"),
         ({"wrappers": {"gymnasium.wrappers:ClipReward": {"low": 1}}}, "...made: ...'low'"),
         ({"wrappers": {"models.rl.environments.action_repeat:ActionRepeat": {"repeat": 0}}},
          "ActionRepeat.repeat = 0: must be at least 1"),
-        *(({"wrappers": {path: {}}}, f"Environments.wrappers: '{path}' cannot be loaded...; write")
+        *(({"wrappers": {path: {}}}, f"Environments.wrappers: '{path}' cannot be loaded...; use")
           for path in ("ClipReward", "nowhere:ClipReward", "gymnasium.wrappers:ClipRewards"))]),
 ]
 

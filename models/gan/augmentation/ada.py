@@ -101,14 +101,14 @@ class ADA(tf.Module):
     self.noise, self.cutout = noise, cutout
     for name in ("blits", "geometry", "color", "noise", "cutout"):
       if getattr(self, name) < 0:
-        raise UsageError(f"ADA.{name} = {getattr(self, name)}: must not be negative; 0 leaves it "
-                         "out")
+        raise UsageError(f"ADA.{name} = {getattr(self, name)}: must not be negative; 0 turns it "
+                         "off")
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     n, h, w, channels = images.shape
     if channels not in (1, 3) or min(h, w) < 8:
-      raise UsageError(f"ADA: images of {h} x {w} x {channels}; it is for at least 8 x 8 pixels "
-                       "with 1 or 3 channels")
+      raise UsageError(f"ADA: images of {h} x {w} x {channels}; it needs at least 8 x 8 pixels "
+                       "and 1 or 3 channels")
     chance = _Chance(self.probability(), n)
     x = tf.cast(images, keras.config.floatx())
     if self.blits or self.geometry:

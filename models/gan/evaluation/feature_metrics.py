@@ -81,7 +81,7 @@ class FeatureMetrics:
     """
     from models.metrics import comparison
     if "intra_fid" in self._metrics and not classes:
-      raise UsageError("FeatureMetrics.metrics has 'intra_fid', and the generator has no classes; "
+      raise UsageError("FeatureMetrics.metrics has 'intra_fid', but the generator has no classes; "
                        "train a conditional one, or leave 'intra_fid' out")
     names = [re.sub("[ -]", "_", name.lower().replace("é", "e")) for metric in self._metrics
              for name in comparison.names(metric, self._extractor.is_inception)]

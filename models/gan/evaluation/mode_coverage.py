@@ -41,17 +41,17 @@ class ModeCoverage:
     """
     if not isinstance(source, StackedDigits):
       raise UsageError(f"ModeCoverage counts the modes of @StackedDigits, but the data is "
-                       f"@{type(source).__name__}: write @SampleQuality for that")
+                       f"@{type(source).__name__}: use @SampleQuality for that")
     if num_samples < source.num_classes:
-      raise UsageError(f"ModeCoverage.num_samples = {num_samples}: write at least "
-                       f"{source.num_classes}, or not every mode can be shown")
+      raise UsageError(f"ModeCoverage.num_samples = {num_samples}: must be at least "
+                       f"{source.num_classes}, or some modes cannot appear")
     self.num_samples = num_samples
     self._num_modes = source.num_classes
     self._classifier = load_or_train(Digits(), os.path.join(folder, "digits"))
     self.description = (
-        f"{num_samples:,} generated images, each channel read by a classifier of digits, "
-        f"{100 * self._classifier.accuracy:.1f} % right on {self._classifier.num_held_out:,} "
-        "digits that it was not trained on")
+        f"{num_samples:,} generated images, each channel read by a digit classifier with "
+        f"{100 * self._classifier.accuracy:.1f}% accuracy on {self._classifier.num_held_out:,} "
+        "held-out digits")
 
   def measure(self, generate: Callable[[int], np.ndarray], classes: Classes = NO_CLASSES
               ) -> dict[str, float]:

@@ -78,7 +78,8 @@ class SampleEvaluator:
     self._quality = self._quality or self._make_quality(self._data, self._folder)
     classes, method = classes_of_gan(gan, self._data), self._quality.description
     if len(classes) > 1:
-      method += f"; labels in {'equal shares' if self._balanced else 'the shares of the data'}"
+      shares = "equal proportions" if self._balanced else "the proportions of the data"
+      method += f"; labels in {shares}"
     picture = grid.image_grid(samples(gan, self._rows ** 2, classes=classes.balanced), self._rows)
     classes = classes.balanced if self._balanced else classes
     scalars = self._quality.measure(functools.partial(samples, gan, classes=classes), classes)

@@ -58,13 +58,13 @@ class SampleQuality:
     """
     if min(num_samples, source.size) < 2:
       raise UsageError(f"SampleQuality.num_samples = {num_samples} with {source.size} images of "
-                       "data: at least 2 of each are compared, and 2000 are a good number.")
+                       "data: both must be at least 2, and 2000 is a good number.")
     self.num_samples = min(num_samples, source.size)
     self._classifier: Classifier | None = None
     if source.num_classes < 2:
       self.description = (
-          "no distances, because no classifier learns from data of one class; for distances write "
-          "SampleEvaluator.quality = @FeatureMetrics and FeatureMetrics.extractor = "
+          "no distances, because a classifier learns nothing from data of one class; for distances "
+          "set SampleEvaluator.quality = @FeatureMetrics and FeatureMetrics.extractor = "
           "@EfficientNetLite0, or @Inception2015")
       return
     self._classifier = load_or_train(source, folder)
@@ -75,8 +75,8 @@ class SampleQuality:
     self.description = (
         f"{self.num_samples:,} real and {self.num_samples:,} generated images; {NUM_FEATURES} "
         f"features of a classifier trained on {self._classifier.num_train:,} images of the same "
-        f"data, {100 * self._classifier.accuracy:.1f} % right on "
-        f"{self._classifier.num_held_out:,} others (not Inception)")
+        f"data, with {100 * self._classifier.accuracy:.1f}% accuracy on "
+        f"{self._classifier.num_held_out:,} held-out images (not Inception)")
 
   def measure(self, generate: Callable[[int], np.ndarray], classes: Classes = NO_CLASSES
               ) -> dict[str, float]:

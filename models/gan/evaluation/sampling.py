@@ -39,8 +39,8 @@ def check(gan: Any) -> None:
   """
   missing = [name for name in _NEEDED if not hasattr(gan, name)]
   if missing:
-    raise UsageError(f"{type(gan).__name__} has no '{missing[0]}', so it is no GAN that can be "
-                     f"sampled; a step needs {', '.join(_NEEDED)}")
+    raise UsageError(f"{type(gan).__name__} has no '{missing[0]}', so it cannot be sampled as a "
+                     f"GAN; a step needs {', '.join(_NEEDED)}")
 
 
 def set_standing_statistics(gan: Any, passes: int, truncation: float | None = None) -> None:
@@ -88,9 +88,9 @@ def classes_of_run(run: Run, facts: Mapping[str, Any]) -> Classes:
   found = classes_of_gan(run.module, run.inputs)
   names = tuple(facts.get("data", {}).get("classes", found.names))
   if found and names != found.names:
-    raise UsageError(f"the run was trained on the classes {listed(names, SHOWN)}, and its data has "
-                     f"{listed(found.names, SHOWN)} now: bring back the data of the training, or "
-                     "write where it is, with --gin_param")
+    raise UsageError(f"the run was trained on the classes {listed(names, SHOWN)}, but its data now "
+                     f"has {listed(found.names, SHOWN)}: restore the training data, or set its new "
+                     "path with --gin_param")
   return found
 
 
@@ -157,8 +157,8 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
   check_classes(gan, classes)
   stops = max(len(seeds), len(classes))
   if stops < 2 or {len(seeds), len(classes)} - {0, 1, stops}:
-    raise UsageError(f"no path through {len(seeds)} seeds and {len(classes)} classes: write "
-                     "several seeds, several classes, or as many of both")
+    raise UsageError(f"no path through {len(seeds)} seeds and {len(classes)} classes: give several "
+                     "seeds, several classes, or equally many of both")
   latents = _latents(gan, truncation)
   stations = np.stack([_drawn(latents, gan.latent_dim, seed, 0)[0] for seed in seeds])
   between = _chord if is_uniform(gan.latents) else _arc
@@ -179,12 +179,12 @@ def reconstruct(gan: Any, images: np.ndarray, classes: Sequence[int] = ()) -> np
     UsageError: the GAN has no encoder, or it is conditional and no classes are given.
   """
   if not hasattr(gan, "reconstruct"):
-    raise UsageError(f"{type(gan).__name__} cannot reconstruct images; a class that has an encoder "
-                     "takes `reconstruct = models.gan.gans.reconstruct`")
+    raise UsageError(f"{type(gan).__name__} cannot reconstruct images; if the class has an "
+                     "encoder, set `reconstruct = models.gan.gans.reconstruct` in it")
   check_classes(gan, classes)
   if gan.num_classes and not classes:
-    raise UsageError("the generator needs the classes of the images: write one class of all, or "
-                     "those of the images, in turn")
+    raise UsageError("the generator needs the classes of the images: give one class for all of "
+                     "them, or one for each image, in order")
   labels = np.resize(np.asarray(classes or [0], np.int32), len(images))
   return np.concatenate([
       _checked(gan.reconstruct(tf.constant(images[i:i + BATCH]), tf.constant(labels[i:i + BATCH])))
@@ -214,8 +214,8 @@ def image_shape(gan: Any) -> tuple[int, int, int]:
 class SampleSet(ImageSet):
   """The first samples of a seed as an `ImageSet`."""
 
-  naming = ("evaluate with the data that was trained on, or give a step of yours the attribute "
-            "`classes`, with the names that these have")
+  naming = ("evaluate with the training data, or give your own step the attribute `classes`, with "
+            "the same names")
 
   def __init__(self, name: str, gan: Any, size: int, seed: int, classes: Classes) -> None:
     """Takes the first `size` samples of a GAN, with the frequencies of `classes`; see `check`."""
@@ -261,7 +261,7 @@ def _images(gan: Any, z: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def _checked(images: tf.Tensor) -> np.ndarray:
   if not np.isfinite(np.asarray(images, np.float64)).all():
-    raise UsageError("the images are not finite: the training diverged; write an earlier step")
+    raise UsageError("the images are not finite: training diverged; choose an earlier step")
   return to_uint8(images).numpy()
 
 

@@ -94,10 +94,10 @@ def truncated(latents: Latents, truncation: float) -> Latents:
     raise UsageError(f"truncation = {truncation}: must be above 0, such as 0.5")
   if is_uniform(latents):
     if truncation > 1:
-      raise UsageError(f"truncation = {truncation}: the latents are uniform in [-1, 1], and the "
-                       "generator has seen no others; write at most 1")
+      raise UsageError(f"truncation = {truncation}: the generator was trained on latents uniform "
+                       "in [-1, 1]; use at most 1")
     return lambda name, shape: random.uniform(name, shape, -truncation, truncation)
   if not is_normal(latents):
-    raise UsageError(f"truncation = {truncation}: is for normal and uniform latents, and these are "
-                     f"of '{getattr(latents, '__name__', latents)}'; leave it out")
+    raise UsageError(f"truncation = {truncation}: needs normal or uniform latents, and these come "
+                     f"from '{getattr(latents, '__name__', latents)}'; leave it out")
   return lambda name, shape: truncated_normal_latents(name, shape, truncation=truncation)

@@ -81,8 +81,8 @@ class LatentOptimization:
     """
     moving = round(self.fraction * z.shape[1])
     if self.steps and not moving:
-      raise UsageError(f"LatentOptimization.fraction = {self.fraction}: is no element of a "
-                       f"latent of length {z.shape[1]}, so nothing would move; write "
+      raise UsageError(f"LatentOptimization.fraction = {self.fraction}: is less than one element "
+                       f"of a latent of length {z.shape[1]}, so nothing would move; use "
                        f"{1 / z.shape[1]:.2g} or more")
     does_move = tf.cast(tf.range(z.shape[1]) < moving, z.dtype)
     start = z

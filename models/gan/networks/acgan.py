@@ -34,7 +34,7 @@ class ACGANDiscriminator(keras.Model):
     super().__init__(autocast=False)
     if num_classes < 2:
       raise UsageError(f"ACGANDiscriminator.num_classes = {num_classes}: there is nothing to "
-                       "classify; write GAN.conditional = True, and take data with classes")
+                       "classify; set GAN.conditional = True, and use data with classes")
     self.num_classes = num_classes
     self.network = network(resolution=resolution, channels=channels, num_classes=0)
     self.num_features = self.network.num_features

@@ -53,8 +53,8 @@ def with_attention(network: str, attention: int | None, blocks: list[keras.Layer
   """
   if attention and attention not in sizes:
     known = ", ".join(map(str, sorted(set(sizes))))
-    raise UsageError(f"{network}.attention = {attention!r}: after its blocks the maps have {known} "
-                     "pixels; write one of these, or 0 for no self-attention")
+    raise UsageError(f"{network}.attention = {attention!r}: the feature maps after its blocks have "
+                     f"{known} pixels; use one of these, or 0 for no self-attention")
   places = [i + 1 for i, size in enumerate(sizes)
             if size == (64 if attention is None else attention)]
   if not places:

@@ -64,7 +64,7 @@ class BigGANGenerator(keras.Model):
     self.num_chunks = len(architecture.up)
     if latent_dim % self.num_chunks:
       raise UsageError(f"BigGANGenerator.latent_dim = {latent_dim}: at {resolution} pixels a "
-                       f"latent is cut into {self.num_chunks} equal chunks; write a multiple of "
+                       f"latent is split into {self.num_chunks} equal chunks; use a multiple of "
                        f"{self.num_chunks}")
     chunk = latent_dim // self.num_chunks
     if num_classes:

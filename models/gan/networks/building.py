@@ -71,7 +71,7 @@ def architecture_of(network: str, paper: str, architectures: Mapping[int, _Archi
   if resolution not in architectures:
     valid = ", ".join(map(str, architectures))
     raise UsageError(f"{network}.resolution = {resolution!r}: {paper} has no networks of this "
-                     f"size; write one of {valid}")
+                     f"size; use one of {valid}")
   return architectures[resolution]
 
 
@@ -80,7 +80,7 @@ def check_images(network: str, expected: tuple[int, int, int], images: tf.Tensor
   if tuple(images.shape[1:]) != expected:
     found = " x ".join(map(str, images.shape[1:]))
     advice = (f"set {network}.resolution and {network}.channels to those"
-              if images.shape[1] == images.shape[2] else "cut squares out of them")
+              if images.shape[1] == images.shape[2] else "crop them to squares")
     raise UsageError(f"{network} is built for images of {' x '.join(map(str, expected))} but was "
                      f"given {found}: {advice}")
 

@@ -140,8 +140,8 @@ def _residual(filters: int) -> Residual:
 
 def _check_downsamplings(name: str, number: int, resolution: int) -> None:
   if resolution % 2 ** number or resolution < 2 ** (number + 1):
-    raise UsageError(f"{name} = {number!r}: {resolution} pixels cannot be halved so often down to "
-                     "a map of 2x2 or more; write fewer")
+    raise UsageError(f"{name} = {number!r}: {resolution} pixels cannot be halved that many times "
+                     "and leave a map of 2x2 or more; use fewer")
 
 
 def _normalized(convolution: keras.layers.Layer, activation: keras.layers.Layer | None = None

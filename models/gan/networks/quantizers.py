@@ -123,7 +123,7 @@ class Codebook(tf.Module):
     at_least_one("Codebook", num_codes=num_codes, dim=dim)
     for name, value in ("decay", decay), ("restart_below", restart_below):
       if not 0 <= value < 1:
-        raise UsageError(f"Codebook.{name} = {value}: write a number from 0 to below 1")
+        raise UsageError(f"Codebook.{name} = {value}: must be at least 0 and below 1")
     self.num_codes, self.dim, self.decay, self.commitment = num_codes, dim, decay, commitment
     self.lowest = restart_below / num_codes
     share = self.lowest or 1 / num_codes  # An unused new code is dead immediately.

@@ -241,7 +241,7 @@ def _widths(network: str, resolution: int, widths: tuple[int, ...] | None) -> tu
   sizes = [4 * 2 ** i for i in range(max(resolution, 1).bit_length() - 2)]
   if resolution < 8 or sizes[-1] != resolution or not (widths or len(sizes) <= len(_WIDTHS)):
     raise UsageError(f"{network}.resolution = {resolution!r}: R3GAN has no networks of this size; "
-                     "write one of 8, 16, 32, 64, 128, 256")
+                     "use one of 8, 16, 32, 64, 128, 256")
   if widths and len(widths) != len(sizes):
     raise UsageError(f"{network}.widths = {widths!r} are for {4 * 2 ** (len(widths) - 1)} pixels, "
                      f"but resolution = {resolution}: write {len(sizes)} numbers, the channels at "

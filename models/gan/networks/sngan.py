@@ -201,5 +201,5 @@ def _channels(network: str, counts: tuple[int, ...], multiplier: float) -> list[
   scaled = [round(count * multiplier) for count in counts]
   if min(scaled) < 1:
     raise UsageError(f"{network}.width_multiplier = {multiplier!r} leaves a layer of {min(counts)} "
-                     f"channels with none: write at least {1 / min(counts)}")
+                     f"channels with none: use at least {1 / min(counts)}")
   return scaled

@@ -45,7 +45,7 @@ class VQGANAutoencoder(keras.Model):
                  blocks=blocks)
     if resolution % 2 ** downsamplings:
       raise UsageError(f"VQGANAutoencoder.downsamplings = {downsamplings}: {resolution} pixels "
-                       "cannot be halved so often; write fewer")
+                       "cannot be halved that many times; use fewer")
     widths = [base_channels * 2 ** i for i in range(downsamplings + 1)]
     residual = lambda filters: [_block(filters) for _ in range(blocks)]
     self.image_shape = (resolution, resolution, channels)

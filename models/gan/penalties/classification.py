@@ -38,9 +38,8 @@ def cross_entropy(logits: tf.Tensor | None, labels: tf.Tensor | None) -> tf.Tens
     UsageError: the discriminator has no classifier.
   """
   if logits is None:
-    raise UsageError("classification: the discriminator gives scores alone; write "
-                     "GAN.discriminator = @ACGANDiscriminator, and its "
-                     "ACGANDiscriminator.network")
+    raise UsageError("classification: the discriminator returns only scores; set "
+                     "GAN.discriminator = @ACGANDiscriminator, and ACGANDiscriminator.network")
   logits = tfgan.exact(logits)
   one_hot = tf.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
   return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(one_hot, logits))

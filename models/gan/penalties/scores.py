@@ -61,9 +61,9 @@ class Scores:
                fake_images: tf.Tensor, real_labels: tf.Tensor | None = None,
                fake_labels: tf.Tensor | None = None,
                augment: Callable[[tf.Tensor], tf.Tensor] | None = None):
-    _refuse(discriminator, _DRAWING, "draws for the rows of its batch, but real and generated "
-            "images are judged as one batch, whose rows depend on the number of replicas; use a "
-            "discriminator without it")
+    _refuse(discriminator, _DRAWING, "draws random numbers for each row of its batch, but real and "
+            "generated images are scored as one batch, whose rows depend on the number of "
+            "replicas; use a discriminator without it")
     self.discriminator = discriminator
     fake_images = tf.cast(fake_images, real_images.dtype)
     self.real_images, self.fake_images = real_images, fake_images
@@ -146,9 +146,9 @@ def _second_derivatives_checked(network: Callable) -> Iterator[None]:
   with operations_without_gradient() as without:
     yield
   if without:
-    raise UsageError(f"{_name(network)}: a penalty takes its second derivatives, but TensorFlow "
-                     f"has none of {', '.join(sorted(without))}; replace the layer that uses it, "
-                     "or drop the penalty")
+    raise UsageError(f"{_name(network)}: a penalty needs its second derivatives, but TensorFlow "
+                     f"does not have those of {', '.join(sorted(without))}; replace the layer that "
+                     "uses it, or drop the penalty")
 
 
 def check_second_derivatives(network: Callable, what: str) -> None:
@@ -161,9 +161,9 @@ def check_second_derivatives(network: Callable, what: str) -> None:
 
 
 def _refuse_mixing(discriminator: Any) -> None:
-  _refuse(discriminator, _MIXING, "makes the score of an image depend on the others in the batch, "
-          "so that a penalty on its gradient or its change is wrong; use a discriminator without "
-          "it, or no such penalty")
+  _refuse(discriminator, _MIXING, "makes the score of an image depend on the rest of the batch, so "
+          "a penalty on its gradient or its change is wrong; use a discriminator without it, or "
+          "drop the penalty")
 
 
 def _refuse(discriminator: Any, kinds: tuple[type, ...], why: str) -> None:

@@ -20,8 +20,8 @@ def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
     raise UsageError(f"The {whose} features have the shape {list(array.shape)}: a metric takes "
                      "[n, d], one row for each image")
   if len(array) < at_least:
-    raise UsageError(f"There are {len(array):,} {whose} samples, and {needed_for} needs "
-                     f"{at_least:,}: take more samples")
+    raise UsageError(f"There are {len(array):,} {whose} samples, but {needed_for} needs "
+                     f"{at_least:,}: use more samples")
   broken = np.flatnonzero(~np.isfinite(array).all(axis=1))
   if len(broken):
     raise UsageError(f"The {whose} features are NaN or infinite in {len(broken):,} of "
@@ -47,4 +47,4 @@ def same_dimensions(real: int, generated: int) -> None:
   """Raises a UsageError if real and generated features differ in their number of dimensions."""
   if real != generated:
     raise UsageError(f"The real features have {real:,} dimensions and the generated ones "
-                     f"{generated:,}: take both from the same extractor")
+                     f"{generated:,}: use the same extractor for both")

@@ -66,6 +66,6 @@ class FeatureStatistics:
       UsageError: there are fewer than two samples.
     """
     if self.count < 2:
-      raise UsageError(f"A covariance of {self.count} samples: it needs at least 2, and a good one "
-                       "more samples than dimensions")
+      raise UsageError(f"A covariance of {self.count} samples: it needs at least 2, and to be "
+                       "accurate, more samples than dimensions")
     return self.scatter / (self.count - 1)

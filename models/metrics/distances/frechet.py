@@ -112,5 +112,5 @@ def _warn_of_few(num_real: int, num_generated: int, dimensions: int, where: str 
   if min(num_real, num_generated) < dimensions:
     logging.warning(
         "A Fréchet distance of %s real and %s generated samples %sin %s dimensions: with fewer "
-        "samples than dimensions it says little, and only beside one of the same counts",
+        "samples than dimensions it is unreliable; compare it only with one of the same counts",
         f"{num_real:,}", f"{num_generated:,}", where, f"{dimensions:,}")

@@ -49,7 +49,7 @@ def neighbor_scores(real: npt.ArrayLike, generated: npt.ArrayLike,
     UsageError: a set has no k-th neighbor, or the features are invalid.
   """
   most = max(convention.k for convention in conventions)
-  real, generated = checked_pair(real, generated, most + 1, f"a {most}-th neighbor of each")
+  real, generated = checked_pair(real, generated, most + 1, f"a neighborhood of k = {most}")
   tallies = [_Tally(convention, len(real), len(generated)) for convention in conventions]
   radii = list(zip(_radii(real, conventions), _radii(generated, conventions), strict=True))
   for rows, squared in _squared_distances(real, generated):

@@ -46,7 +46,7 @@ def sliced_wasserstein_distance(real: npt.ArrayLike, generated: npt.ArrayLike, p
   real, generated = np.asarray(real), np.asarray(generated)
   if real.ndim != 4 or real.shape != generated.shape or not len(real):
     raise UsageError(f"Real images {list(real.shape)} and generated ones {list(generated.shape)}: "
-                     "the sliced Wasserstein distance takes [n, h, w, c], as many of each")
+                     "the sliced Wasserstein distance takes two equal shapes [n, h, w, c]")
   random = np.random.default_rng(seed)
   distances = {}
   for level in range(_num_levels(*real.shape[1:3])):

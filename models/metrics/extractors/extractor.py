@@ -61,11 +61,11 @@ def check(images: np.ndarray) -> None:
     UsageError: the images have a wrong dtype or shape, or there are none.
   """
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
-    raise UsageError(f"features of images {list(images.shape)}: write an array [n, h, w, 3] of at "
-                     "least one RGB image; of gray ones, np.repeat(images, 3, axis=-1)")
+    raise UsageError(f"features of images {list(images.shape)}: pass an array [n, h, w, 3] of at "
+                     "least one RGB image; for gray ones, np.repeat(images, 3, axis=-1)")
   if images.dtype != np.uint8:
-    raise UsageError(f"features of images of type {images.dtype}: write uint8 from 0 to 255, which "
-                     "`models.vision.images.image_source.to_uint8` makes of floats from -1 to 1")
+    raise UsageError(f"features of images of type {images.dtype}: pass uint8 from 0 to 255; "
+                     "`models.vision.images.image_source.to_uint8` converts floats from -1 to 1")
 
 
 def bicubic(images: tf.Tensor, resolution: int) -> tf.Tensor:

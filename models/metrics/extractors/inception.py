@@ -195,5 +195,5 @@ def _downloaded() -> Path:
     return Path(keras.utils.get_file(origin=URL, file_hash=SHA256, cache_subdir="models"))
   except Exception as error:  # Keras raises a plain Exception without a network.
     raise UsageError(f"Inception2015.weights is not set, and {URL} cannot be downloaded "
-                     f"({' '.join(str(error).split())[:80]}): download it elsewhere, and write "
+                     f"({' '.join(str(error).split())[:80]}): download it elsewhere, and set "
                      "Inception2015.weights = 'PATH'") from error

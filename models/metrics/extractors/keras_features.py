@@ -89,8 +89,8 @@ class KerasFeatures:
     rank = len(outputs[0].shape)
     if rank not in (2, 4) or len(outputs) != (1 if layer is None else 2):
       raise UsageError(f"KerasFeatures.name = {name!r}: the model has outputs of the shapes "
-                       f"{[tuple(output.shape) for output in outputs]}, and features must be one "
-                       "[n, d] or [n, h, w, d]; KerasFeatures.layer takes those of a layer")
+                       f"{[tuple(output.shape) for output in outputs]}, but features must be one "
+                       "[n, d] or [n, h, w, d]; KerasFeatures.layer uses those of a layer")
     self._average = rank == 4
     self.name = name
     self.num_features = outputs[0].shape[-1]
@@ -117,8 +117,8 @@ def _loaded(path: str) -> keras.Model:
     return keras.saving.load_model(os.path.expanduser(path), compile=False)
   except (OSError, ValueError, TypeError) as error:
     reason = str(error).strip().partition("\n")[0]
-    raise UsageError(f"KerasFeatures.model = {path!r} cannot be loaded ({reason}): write the path "
-                     "of a file that `model.save('NAME.keras')` wrote") from error
+    raise UsageError(f"KerasFeatures.model = {path!r} cannot be loaded ({reason}): set the path "
+                     "of a file saved by `model.save('NAME.keras')`") from error
 
 
 def _resolution(model: keras.Model) -> int | None:

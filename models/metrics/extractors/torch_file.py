@@ -39,16 +39,16 @@ def load(path: str | os.PathLike) -> dict[str, np.ndarray]:
   try:
     content = Path(path).read_bytes()
   except OSError as error:
-    raise UsageError(f"{path} cannot be read ({error.strerror}): write the path of a file of "
-                     "weights that `torch.save` wrote") from error
+    raise UsageError(f"{path} cannot be read ({error.strerror}): set the path of a file of weights "
+                     "saved by `torch.save`") from error
   try:
     found = _of_archive(content) if content[:4] == b"PK\3\4" else _of_stream(content)
     if not found or not all(isinstance(value, np.ndarray) for value in found.values()):
-      raise ValueError("it has something else than tensors, or nothing")
+      raise ValueError("it is empty, or holds something other than tensors")
     return found
   except Exception as error:  # Damaged files raise many types.
-    raise UsageError(f"{path} is not read as weights of PyTorch ({first_line(error)[:100]}): write "
-                     "a file of `model.state_dict()` that is whole") from error
+    raise UsageError(f"{path} cannot be read as PyTorch weights ({first_line(error)[:100]}): use a "
+                     "complete file of `model.state_dict()`") from error
 
 
 def _of_archive(content: bytes) -> Any:
@@ -59,7 +59,7 @@ def _of_archive(content: bytes) -> Any:
     folders = [name.removesuffix("data.pkl") for name in archive.namelist()
                if name.endswith("/data.pkl")]
     if len(folders) != 1:
-      raise ValueError("it has not the one `data.pkl` that `torch.save` writes")
+      raise ValueError("it does not have the one `data.pkl` that `torch.save` writes")
     pickles = _Machine(archive.read(f"{folders[0]}data.pkl"), len(content))
     found = pickles.load()
     for key, numbers in pickles.storages.items():
@@ -76,10 +76,10 @@ def _of_stream(content: bytes) -> Any:
   """
   pickles = _Machine(content, len(content))
   if content[:1] != b"\x80" or (pickles.load(), pickles.load()) != _BEGIN:
-    raise ValueError("it does not begin as a file that `torch.save` wrote")
+    raise ValueError("it does not begin like a file saved by `torch.save`")
   _, found, keys = (pickles.load() for _ in range(3))
   if sorted(keys) != sorted(pickles.storages):
-    raise ValueError("its storages are not those of its tensors")
+    raise ValueError("its storages do not match its tensors")
   place = pickles.file.tell()
   for numbers in (pickles.storages[key] for key in keys):
     [size] = struct.unpack_from("<q", content, place)
@@ -91,7 +91,7 @@ def _of_stream(content: bytes) -> Any:
 
 def _fill(numbers: np.ndarray, content: bytes) -> None:
   if len(content) != numbers.nbytes:
-    raise ValueError(f"a tensor needs {numbers.nbytes:,} bytes, and its record has "
+    raise ValueError(f"a tensor needs {numbers.nbytes:,} bytes, but its record has "
                      f"{len(content):,}")
   numbers[:] = np.frombuffer(content, numbers.dtype)
 
@@ -117,7 +117,7 @@ class _Machine(PythonMachine):
     """Returns the name of a storage type, or one of three harmless functions."""
     name = f"{module}.{name}"
     if name not in _KNOWN:
-      raise ValueError(f"it asks for {name!r:.50}, and only tensors are read")
+      raise ValueError(f"it refers to {name!r:.50}, but only tensors are read")
     return _KNOWN[name]
 
   def persistent_load(self, described: Any) -> np.ndarray:
@@ -134,7 +134,7 @@ def _tensor(storage: np.ndarray, offset: int, shape: tuple, strides: tuple, *_: 
   # In Python's integers, since NumPy's can overflow.
   last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
   if min(shape, default=1) < 1 or min(offset, *strides, 0) < 0 or last >= storage.size:
-    raise ValueError("a tensor reaches outside of its numbers")
+    raise ValueError("a tensor extends beyond its storage")
   size = storage.itemsize
   tensor = np.ndarray(shape, storage.dtype, storage.data, offset * size,
                       [stride * size for stride in strides])

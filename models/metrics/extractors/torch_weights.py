@@ -38,12 +38,12 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
     elif tensor.shape != tuple(shape):
       found = f"has {list(tensor.shape)}"
     elif not np.isfinite(tensor).all():
-      found = "has numbers that are not finite"
+      found = "has non-finite numbers"
     elif name.endswith("running_var") and (tensor < 0).any():
-      found = "has numbers that are negative"
+      found = "has negative numbers"
     else:
       return tensor.astype(np.float64)
-    raise UsageError(f"{origin} {found} where {model.name} needs {name!r} {list(shape)}: write the "
+    raise UsageError(f"{origin} {found} where {model.name} needs {name!r} {list(shape)}: set the "
                      "path of its weights")
 
   for layer in model.layers:
@@ -51,7 +51,7 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
       layer.set_weights(_weights(layer, norm_of, take))
   if left:
     raise UsageError(f"{origin} has {len(left)} tensors that {model.name} does not have, such as "
-                     f"{next(iter(left))[:80]!r}: write the path of its weights")
+                     f"{next(iter(left))[:80]!r}: set the path of its weights")
 
 
 def _weights(layer: keras.layers.Layer, norm_of: Callable[[str], str],

@@ -42,7 +42,7 @@ class ImageSet(abc.ABC):
   """
 
   unlabeled = ""
-  naming = "give folders the same names, or save 'labels' of names beside an array"  # For errors.
+  naming = "give folders the same names, or save names as 'labels' next to an array"  # For errors.
 
   def __init__(self, name: str, size: int, resolution: tuple[int, int],
                classes: Classes = NO_CLASSES, resizing: str = "none") -> None:
@@ -166,7 +166,7 @@ class _Encoded(ImageSet):
         if image.shape[:2] != self.resolution:
           found, first = ("x".join(map(str, size)) for size in (image.shape[:2], self.resolution))
           raise UsageError(
-              f"{self._encoded.name(index)} is {found} and the first image {first}; write "
+              f"{self._encoded.name(index)} is {found} and the first image {first}; use "
               f"--resolution={min(self.resolution)} for center squares of one size, or resize the "
               "images")
       yield np.stack(images)
@@ -237,14 +237,14 @@ def _check_array(what: str, images: np.ndarray) -> None:
     raise UsageError(f"{what}: has no images")
   if images.shape[-1] not in (1, 3):
     raise UsageError(f"{what}: the last axis must be the channels, 1 or 3" + (
-        "; write images.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""))
+        "; save images.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""))
   if images.dtype != np.uint8:
-    raise UsageError(f"{what}: has numbers from {images.min():g} to {images.max():g}, and images "
-                     "are uint8 from 0 to 255; save np.uint8(np.round(255 * images)) of those in "
-                     "[0, 1], or np.uint8(np.round(127.5 * (images + 1))) of those in [-1, 1]")
+    raise UsageError(f"{what}: has numbers from {images.min():g} to {images.max():g}, but images "
+                     "must be uint8 from 0 to 255; save np.uint8(np.round(255 * images)) if they "
+                     "are in [0, 1], or np.uint8(np.round(127.5 * (images + 1))) if in [-1, 1]")
   if images.max() <= 1:
-    raise UsageError(f"{what}: no number is above 1, as if images in [0, 1] had been cast; save "
-                     "np.uint8(np.round(255 * images)) of the originals")
+    raise UsageError(f"{what}: no number is above 1, as if images in [0, 1] were cast to uint8; "
+                     "save np.uint8(np.round(255 * images)) of the originals")
 
 
 def _resizing(resolution: int | None) -> str:

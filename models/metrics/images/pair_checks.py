@@ -20,7 +20,7 @@ def chosen(images: ImageSet, count: int | None, flag: str) -> np.ndarray:
   """
   count = count or images.size
   if count > images.size:
-    raise UsageError(f"--samples={count}: {flag}={images.name} has {images.size:,} images; write "
+    raise UsageError(f"--samples={count}: {flag}={images.name} has {images.size:,} images; use "
                      "at most that many")
   if count == images.size:
     return np.arange(count)
@@ -32,8 +32,8 @@ def check_sizes(real: ImageSet, fake: ImageSet) -> None:
   if tuple(real.resolution) != tuple(fake.resolution):
     sizes = ["x".join(map(str, images.resolution)) for images in (real, fake)]
     raise UsageError(f"--real={real.name}: has images of {sizes[0]} pixels, and --fake={fake.name} "
-                     f"of {sizes[1]}; write --resolution={min(*real.resolution, *fake.resolution)} "
-                     "to resize those in files, or bring both to one size")
+                     f"of {sizes[1]}; use --resolution={min(*real.resolution, *fake.resolution)} "
+                     "to resize those in files, or make both the same size")
 
 
 def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.ndarray
@@ -50,8 +50,8 @@ def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.nda
     labels = images.labels(indices)
     if labels is None:
       raise UsageError(f"metric 'intra_fid': {flag}={images.name} has no classes; " + (
-          images.unlabeled or "put the images of each class into a folder of their own, save "
-          "'labels' beside an array, or leave 'intra_fid' out"))
+          images.unlabeled or "put the images of each class in a separate folder, save 'labels' "
+          "next to the array, or leave 'intra_fid' out"))
     found.append(labels)
   places = fake.classes.labels_in(real.classes)[found[1]]
   if places.min() < 0:
@@ -66,24 +66,24 @@ def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.nda
 def warnings(real: ImageSet, fake: ImageSet, of_real: Seen, of_fake: Seen) -> Iterator[str]:
   """Yields warnings about differences between the sets that make metrics misleading."""
   if of_real.sha256 == of_fake.sha256:
-    yield "the generated images are the real ones: the distances are those of equal images"
+    yield "the generated images are the real ones: the distances compare a set with itself"
   if of_real.count != of_fake.count:
     yield (f"{of_real.count:,} real and {of_fake.count:,} generated images: most metrics depend on "
-           f"both counts; --samples={min(of_real.count, of_fake.count)} takes as many of each")
+           f"both counts; --samples={min(of_real.count, of_fake.count)} makes them equal")
   if of_real.is_gray != of_fake.is_gray:
     gray, color = ("real", "generated") if of_real.is_gray else ("generated", "real")
-    yield f"all {gray} images are gray, and the {color} ones have colors"
+    yield f"all {gray} images are gray, but the {color} ones are in color"
   if real.formats and fake.formats and real.formats != fake.formats:
     names = [" and ".join(sorted(images.formats)) for images in (real, fake)]
-    yield (f"the real files are {names[0]}, and the generated ones {names[1]}: the metrics see the "
-           "traces of JPEG; save both as PNG, from originals")
+    yield (f"the real files are {names[0]}, but the generated ones {names[1]}: the metrics pick up "
+           "JPEG artifacts; save both as PNG, from the originals")
   if (shares := _shares_apart(real.classes, fake.classes)) is not None:
     name, *both = shares
-    yield (f"the shares of classes differ: {name} are {both[0]:.0%} of the real images and "
-           f"{both[1]:.0%} of the generated ones, which every distance sees")
+    yield (f"the class proportions differ: {name} is {both[0]:.0%} of the real images and "
+           f"{both[1]:.0%} of the generated ones, which affects every distance")
   if real.resizing != fake.resizing:
     yield (f"resizing of the real images: {real.resizing}; of the generated ones: {fake.resizing}. "
-           "The metrics see the difference")
+           "This affects the metrics")
 
 
 def _shares_apart(real: Classes, fake: Classes) -> tuple[str, float, float] | None:

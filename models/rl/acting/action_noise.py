@@ -117,7 +117,7 @@ class Exploration:
 
   def __post_init__(self):
     if min(self.random_steps, self.alpha, np.min(self.scale)) < 0:
-      raise UsageError(f"{self}: no number may be below 0")
+      raise UsageError(f"{self}: no number may be negative")
 
   def scales(self, number: int) -> np.ndarray:
     """Returns the factors on the noise of each environment: float64 [number]."""
@@ -126,7 +126,7 @@ class Exploration:
                        f"Environments.number = {number}")
     if self.alpha and np.all(np.equal(self.scale, 1)):
       raise UsageError(f"Exploration.alpha = {self.alpha}: is an exponent of Exploration.scale, "
-                       "and has no effect on 1; write a scale such as 0.4")
+                       "and has no effect on 1; set a scale such as 0.4")
     exponents = 1.0 + self.alpha * np.arange(number) / max(number - 1, 1)
     return np.power(self.scale, exponents)
 

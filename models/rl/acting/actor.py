@@ -92,7 +92,7 @@ class Actor(tf.Module):
       acts = state.environment_steps < until
       while state.environment_steps < until:
         if gives_up():
-          raise GivenUp(f"{self.environments.name}: the actor still acts")
+          raise GivenUp(f"{self.environments.name}: the actor is still acting")
         self._loop.advance(state, self._actions(state, act))
     except BaseException:
       self._state = None  # A step may be half done, so start again from the variables.

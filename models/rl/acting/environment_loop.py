@@ -159,7 +159,8 @@ class EnvironmentLoop:
     for i in np.flatnonzero(begun & ~same).tolist():
       self._warn(f"{self._environments.name}: environment {i} is not deterministic (or its version "
                  f"changed): a replay of the {state.length[i]} steps of episode {state.episode[i]} "
-                 "came out differently, so the run does not resume exactly; a new episode begins")
+                 "gave a different result, so the run does not resume exactly; a new episode "
+                 "begins")
     for i, why in failures.items():
       if not begun[i]:
         self._report_failure(state, i, why)
@@ -257,10 +258,10 @@ class EnvironmentLoop:
     self._failures[i] += 1
     if self._failures[i] == _MAX_FAILURES:
       raise RunFailed(f"{self._environments.name}: environment {i} failed {_MAX_FAILURES} times "
-                      f"without a good step in between; the last time: {why}")
+                      f"without a successful step in between; the last time: {why}")
 
   def _report_loss(self, error: EnvironmentsLost) -> None:
     self._losses += 1
     if self._losses == _MAX_FAILURES:
-      raise RunFailed(f"{error}, {_MAX_FAILURES} times without a good step in between")
-    self._warn(f"{error}; all environments are started again and continue where they were")
+      raise RunFailed(f"{error}, {_MAX_FAILURES} times without a successful step in between")
+    self._warn(f"{error}; all environments are restarted and continue where they were")

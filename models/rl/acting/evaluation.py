@@ -112,11 +112,11 @@ class EpisodeEvaluator:
     """
     played = self.play(agent)
     environments, scalars = self.environments, _scalars(played)
-    method = f"{self._counted(played)} of greedy actions, "
+    method = f"{self._counted(played)} with greedy actions, "
     if self._sampled:
       sampled = self.play(agent, sampled=True)
       scalars.update(_scalars(sampled, "_sampled"))
-      method += f"{self._counted(sampled)} of sampled ones, "
+      method += f"{self._counted(sampled)} with sampled ones, "
     images, kind = {}, "no picture"
     first = played.steps[0]
     if self._picture and first.actions:
@@ -124,8 +124,8 @@ class EpisodeEvaluator:
           environments.settings, evaluation_seed(0), np.stack(first.actions),
           np.array(first.rewards), first.observations)
     return replicator.Evaluation(
-        scalars, images, f"{environments.name}{environments.wrapped}: {method}with seeds of their "
-        f"own that are the same in every evaluation; {kind}")
+        scalars, images, f"{environments.name}{environments.wrapped}: {method}using separate "
+        f"seeds, the same in every evaluation; {kind}")
 
   def close(self) -> None:
     """Closes the environments. The next evaluation makes new ones."""
@@ -150,7 +150,7 @@ class EpisodeEvaluator:
         break
       except EnvironmentsLost as error:
         if attempt == _ATTEMPTS - 1:
-          raise RunFailed(f"evaluation: {error}; so it was {_ATTEMPTS} times") from error
+          raise RunFailed(f"evaluation: {error}; it failed {_ATTEMPTS} times") from error
         self._warn(f"evaluation: {error}; it starts again")
     if self._lifetime != "run":
       self.close()
@@ -172,9 +172,9 @@ class EpisodeEvaluator:
       if wanted != seen:
         raise UsageError("EpisodeEvaluator.wrappers, kwargs: the environments have observations of "
                          f"{found.observation_dtype} {list(found.observation_shape)} and actions "
-                         f"of length {found.action_size}, and those of the training "
+                         f"of length {found.action_size}, but training has "
                          f"{made.observation_dtype} {list(made.observation_shape)} and "
-                         f"{made.action_size}; change what ends episodes or gives rewards alone")
+                         f"{made.action_size}; change only how episodes end or are rewarded")
       self._environments = found
     return self._environments
 
@@ -241,7 +241,7 @@ class EpisodeEvaluator:
   def _counted(self, played: Episodes) -> str:
     whole = int(np.sum(~np.isnan(played.returns)))
     return (f"{whole} whole episodes" if whole == self._episodes else
-            f"{whole} of {self._episodes} episodes, because the others failed,")
+            f"{whole} of {self._episodes} episodes (the rest failed)")
 
   def _drop(self, played: Episodes, name: str, episode: int, why: str) -> None:
     if episode >= self._episodes:

@@ -64,6 +64,6 @@ class InfoNumbers:
         is_mean = self._reductions[name] == "mean"
         found[name] = values / np.maximum(counts, 1) if is_mean else values
       elif not self._is_optional:
-        raise UsageError(f"{self._owner}: no step of {environment} has info['{name}']; write the "
+        raise UsageError(f"{self._owner}: no step of {environment} has info['{name}']; use the "
                          "name of a number that it has")
     return found

@@ -38,5 +38,5 @@ def acted(act: Act, size: int, observations: np.ndarray, noise: np.ndarray,
   if actions.shape != (len(observations), size):
     raise UsageError(f"the agent's act returned actions of shape {list(actions.shape)} for "
                      f"{len(observations)} observations; return [n, {size}], numbers in [-1, 1]; a "
-                     "discrete environment takes the action whose number is the largest")
+                     "discrete environment takes the action with the largest number")
   return actions, memory

@@ -29,7 +29,7 @@ class ExportedPolicy:
         tf.TensorSpec([None, noise_size], tf.float32))
     if calls := graphs.python_calls(concrete.graph):
       raise UsageError(f"ActorPool: the policy calls {calls[0]}, whose Python code other processes "
-                       "do not have; compute with TensorFlow, or write make_actor.processes = 0")
+                       "do not have; use TensorFlow operations, or set make_actor.processes = 0")
     variables = {id(copy.handle): copy for v in concrete.graph.variables
                  for copy in replicated.copies_of(v)}
     self._read = [_reader(captured, variables) for captured in concrete.captured_inputs]
@@ -80,5 +80,5 @@ def _reader(captured: tf.Tensor, variables: dict[int, tf.Variable]) -> Callable[
     return captured.numpy
   if id(captured) not in variables:
     raise UsageError("ActorPool: the policy reads a table or a similar resource, which other "
-                     "processes do not have; read only tf.Variables in it, or write processes = 0")
+                     "processes do not have; read only tf.Variables in it, or set processes = 0")
   return variables[id(captured)].numpy

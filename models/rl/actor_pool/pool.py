@@ -86,13 +86,13 @@ class ActorPool(tf.Module):
                        f"{environments.number} cannot be divided evenly among them; change one "
                        "of the two")
     if where not in PLACES:
-      raise UsageError(f"ActorPool.where = {where!r}: write 'local' or 'ray'")
+      raise UsageError(f"ActorPool.where = {where!r}: must be 'local' or 'ray'")
     if steps_per_order < 1 or max_policy_age < 1:
       raise UsageError(f"ActorPool.steps_per_order = {steps_per_order}, max_policy_age = "
                        f"{max_policy_age}: must both be at least 1")
     if context.run.num_input_pipelines > 1:
-      raise UsageError(f"make_actor.processes = {processes}: actors in processes feed a learner of "
-                       "one process, and this run has several; write 0, and each process acts")
+      raise UsageError(f"make_actor.processes = {processes}: actor processes need a learner of one "
+                       "process, and this run has several; use 0, and each of them acts")
     self.environments, self.replay, self.normalizer = environments, replay, normalizer
     self.rewards = rewards
     self._processes, self._seed, self._where = processes, seed, where
@@ -248,8 +248,8 @@ class ActorPool(tf.Module):
       raise RunFailed(f"ActorPool: actor {member.number} died {_MAX_DEATHS} times without an "
                       f"answer in between; the last time: {why}")
     member.process, member.running = self._started(policy, state, member.number)
-    self._warn(f"actor {member.number} died ({why}); another takes its place, with new episodes; "
-               f"deaths of actors so far: {state.deaths}")
+    self._warn(f"actor {member.number} died ({why}); it is replaced and starts new episodes; "
+               f"actor deaths so far: {state.deaths}")
     first = member.number * self._environments_each
     self._end_episodes(state, np.arange(first, first + self._environments_each))
 
@@ -282,5 +282,5 @@ class ActorPool(tf.Module):
     self._step = step
     if self._stride > self._max_policy_age:
       raise UsageError(f"ActorPool.max_policy_age = {self._max_policy_age}: is less than "
-                       f"train.steps_per_call = {self._stride}, and weights change only between "
-                       "two calls; write at least that")
+                       f"train.steps_per_call = {self._stride}, but weights change only between "
+                       "calls; use at least that")

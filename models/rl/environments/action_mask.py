@@ -59,7 +59,7 @@ class ActionMask(gymnasium.Wrapper):
     """See `gymnasium.Env.step`; raises a ValueError if the action is impossible."""
     taken = np.ravel(action - self._start).astype(int) + self._first
     if not self.mask[taken].all():
-      raise ValueError(f"the agent took action {action}, which its {KEY} calls impossible")
+      raise ValueError(f"the agent took action {action}, which its {KEY} rules out")
     observation, reward, terminated, truncated, info = self.env.step(action)
     return self._seen(observation, info), reward, terminated, truncated, info
 
@@ -76,7 +76,7 @@ class ActionMask(gymnasium.Wrapper):
       mask = np.concatenate(mask)
     self.mask = (np.ravel(mask) > 0).astype(np.int8)
     if self.mask.size != sum(self._choices):
-      raise ValueError(f"its {KEY} has {self.mask.size} numbers, and its actions have "
+      raise ValueError(f"its {KEY} has {self.mask.size} numbers, but its actions have "
                        f"{sum(self._choices)} options")
     return observation, self.mask
 

@@ -33,7 +33,7 @@ def checked(name: str, env: gymnasium.Env) -> spaces.Space:
   _refuse_statistics(name, env)
   if not env.observation_space.is_np_flattenable:
     raise UsageError(f"Environments.name = '{name}': its observations {env.observation_space} do "
-                     "not make a vector of fixed length; select from them with a wrapper, see "
+                     "not make a vector of fixed length; choose a part with a wrapper, see "
                      "Environments.wrappers, or set Environments.pixels")
   return space
 
@@ -46,7 +46,7 @@ def _refuse_statistics(name: str, env: gymnasium.Env) -> None:
     wrapper: Any = env
     while isinstance(wrapper, gymnasium.Wrapper):
       if isinstance(wrapper, kind):
-        raise UsageError(f"Environments.name = '{name}': its wrapper {kind.__name__} has "
-                         "statistics, which would be others in each environment, each evaluation "
-                         f"and after each restart; leave it out: {remedy}, and its own are saved")
+        raise UsageError(f"Environments.name = '{name}': its wrapper {kind.__name__} keeps "
+                         "statistics, which would differ in each environment, each evaluation and "
+                         f"after each restart; leave it out: {remedy}, and saves its statistics")
       wrapper = wrapper.env

@@ -91,9 +91,9 @@ class Environments:
     if step_timeout is not None:
       above_zero("Environments", step_timeout=step_timeout)
     if vectorization not in ("sync", "async"):
-      raise UsageError(f"Environments.vectorization = {vectorization!r}: write 'sync' or 'async'")
+      raise UsageError(f"Environments.vectorization = {vectorization!r}: must be 'sync' or 'async'")
     if observation_dtype not in ("float32", "float64"):
-      raise UsageError(f"Environments.observation_dtype = {observation_dtype!r}: write 'float32' "
+      raise UsageError(f"Environments.observation_dtype = {observation_dtype!r}: must be 'float32' "
                        "or 'float64'")
     self.name, self.stack = name, stack
     self._kwargs, self._wrappers = kwargs or {}, wrappers or {}
@@ -110,14 +110,14 @@ class Environments:
       facts, renders = self._facts()
     if of_gin:
       raise UsageError(f"Environments.name = '{name}': gin binds {of_gin[0]}, which is called when "
-                       "an environment is made, and other processes do not read gin files; write "
-                       "its arguments in Environments.kwargs, or those of a wrapper in "
+                       "an environment is made, but other processes do not read gin files; set its "
+                       "arguments in Environments.kwargs, or those of a wrapper in "
                        "Environments.wrappers")
     if facts.note:
       _say_once(f"note: {name}: {facts.note}")
     if facts.frames_per_step > 1:
       _say_once(f"note: {name}: each action lasts {facts.frames_per_step} frames of the simulator, "
-                "and numbers of environment steps count frames")
+                "and environment steps count frames")
     # OpenGL could crash the training process.
     self.in_processes = bool(pixels) or renders
     self.vectorization = "async" if self.in_processes else vectorization
@@ -228,7 +228,7 @@ class Environments:
       if not any(word in str(error) for word in ("OpenGL", "MUJOCO_GL")):
         raise
       if rendering.opengl_of_processes() == rendering.NOTHING:
-        raise UsageError(f"Environments.name = '{self.name}': renders what it observes, and "
+        raise UsageError(f"Environments.name = '{self.name}': its observations are rendered, but "
                          "neither EGL nor OSMesa works here; install one of them") from error
       from models.rl.environments.own_process import facts_of
       return facts_of(self.settings, rendering.opengl_of_processes()), True
@@ -248,8 +248,8 @@ class Environments:
     self._is_told = True
     around = [*self._wrappers, *(each.name for each in self.settings.spec.additional_wrappers)]
     return (f"{self.name}: {' or '.join(around) or 'it'} hides the ends of episodes: after "
-            f"{self.max_episode_steps} steps one was neither terminated nor truncated; each is cut "
-            "there",)
+            f"{self.max_episode_steps} steps one was neither terminated nor truncated; all are cut "
+            "off there",)
 
 
 @functools.cache

@@ -51,7 +51,7 @@ def check_wrappers(wrappers: Mapping[str, Any]) -> None:
       load_env_creator(path)
     except (ValueError, ImportError, AttributeError) as error:
       why = "" if isinstance(error, ValueError) else f": {first_line(error)}"
-      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; write "
+      raise UsageError(f"Environments.wrappers: '{path}' cannot be loaded{why}; use "
                        "'module:Class', such as 'gymnasium.wrappers:ClipReward'") from error
 
 
@@ -62,7 +62,7 @@ def _import(module: str, name: str) -> Any:
   except ImportError as error:
     missing = error.name or module
     remedy = (_installed(missing) if missing in _EXTRAS else
-              f"install it, or start where Python finds a module {missing}")
+              f"install it, or start in a folder where Python finds a module {missing}")
     raise UsageError(f"Environments.name = '{name}' needs {missing}, which is not installed; "
                      f"{remedy}") from error
 
@@ -97,6 +97,6 @@ def _in_use(error: Exception) -> str:
   """Returns advice if only one environment can exist, such as a simulator on a fixed port."""
   if "in use" not in str(error):
     return ""
-  return ("; another one of this run may have it: Environments.number act, and for an evaluation "
-          "EpisodeEvaluator.environments more, by default 20; write 1 for both, and "
+  return ("; another environment of this run may be using it: Environments.number are for acting, "
+          "and EpisodeEvaluator.environments, by default 20, for evaluation; set both to 1, and "
           "EpisodeEvaluator.lifetime = 'alone'")

@@ -115,7 +115,7 @@ def _image(space: spaces.Space, image: spaces.Box, path: tuple, scale: float) ->
   doubts = [*(["with the channels first"] if first else []),
             *([] if is_bytes else [f"of {image.dtype}"])]
   became = " x ".join(map(str, (*sides, channels)))
-  note = (f"images {' and '.join(doubts)}, {image}, become images of bytes, {became}"
+  note = (f"images {' and '.join(doubts)}, {image}, are converted to bytes, {became}"
           if doubts else "")
   return View((*sides, channels), np.dtype(np.uint8), seen, restored, note)
 
@@ -156,14 +156,14 @@ def _only_part(space: spaces.Space) -> tuple[spaces.Space, tuple]:
 def _note_on_vector(space: spaces.Space, size: int, dtype: str) -> str:
   if size < _LONG or not any(len(part.shape or ()) > 1 for part in _parts(space)):
     return ""
-  remedy = "write a wrapper that makes them bytes [h, w, c]"
+  remedy = "add a wrapper that converts them to bytes [h, w, c]"
   if isinstance(space, spaces.Dict):
     remedy = ("choose one with the wrapper 'gymnasium.wrappers:FilterObservation': "
               "{'filter_keys': ['NAME']}")
   elif isinstance(space, spaces.Box) and len(space.shape) > 3:
-    remedy = "leave out the wrapper that stacks them, and write Environments.stack"
-  return (f"{' '.join(str(space).split())} becomes a vector of {size:,} numbers of {dtype}, which "
-          f"no convolution sees; if it has images, {remedy}")
+    remedy = "leave out the wrapper that stacks them, and set Environments.stack"
+  return (f"{' '.join(str(space).split())} is flattened to a vector of {size:,} {dtype} numbers, "
+          f"without convolutions; if it has images, {remedy}")
 
 
 def _parts(space: spaces.Space) -> list[spaces.Space]:

@@ -67,8 +67,8 @@ def opengl_of_processes() -> str:
   prepare_pygame()
   name = working_opengl()
   if name == NOTHING and "MUJOCO_GL" in os.environ:
-    raise UsageError(f"MUJOCO_GL = '{os.environ['MUJOCO_GL']}' renders nothing here, and what "
-                     "is observed must be rendered; unset it, and a working one is found")
+    raise UsageError(f"MUJOCO_GL = '{os.environ['MUJOCO_GL']}' cannot render here, but the "
+                     "observations must be rendered; unset it, and a working one is found")
   return name
 
 

@@ -26,10 +26,10 @@ def doubt(environments: Environments) -> str:
     if found != again:
       where = f"after {number} steps" if number else "at their first observation"
       return (f"warning: {environments.name}: two episodes with the same seed and actions differ "
-              f"{where}, so that a run neither repeats nor resumes exactly, and its evaluations "
-              "are not of the same episodes; draw from the environment's own np_random, which "
+              f"{where}, so a run is not reproducible, does not resume exactly, and does not "
+              "evaluate on the same episodes; draw from the environment's own np_random, which "
               "reset(seed=seed) seeds, and not from NumPy's or Python's global generator; or if an "
-              "episode depends on the one before, write the wrapper "
+              "episode depends on the one before, add the wrapper "
               "'models.rl.environments.fresh_episodes:FreshEpisodes'")
   return ""
 

@@ -221,7 +221,7 @@ def _make(settings: EnvironmentSettings) -> gymnasium.Env:
     if settings.action_mask or action_mask.is_in(env.observation_space):
       env = ActionMask(env)
       if settings.pixels:
-        raise UsageError("Environments.pixels: an image has no place for a mask of actions; write "
+        raise UsageError("Environments.pixels: an image has no place for an action mask; set "
                          "Environments.pixels = None")
     return env
   finally:

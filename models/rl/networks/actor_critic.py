@@ -24,7 +24,7 @@ class Trained(tf.Module):
 def layer_norm_mlp(sizes: Sequence[int], name: str) -> list[keras.layers.Layer]:
   """Makes a Dense layer, LayerNormalization and tanh, then Dense and ELU for each further size."""
   if not sizes:
-    raise UsageError(f"{name.capitalize()}.sizes = (): write one or more")
+    raise UsageError(f"{name.capitalize()}.sizes = (): must have at least one size")
   first, *others = sizes
   return [keras.layers.Dense(first, kernel_initializer=_uniform(), name=f"{name}_0"),
           keras.layers.LayerNormalization(epsilon=1e-5, name=f"{name}_norm"),
@@ -119,7 +119,8 @@ class ActionValues(Trained):
     super().__init__()
     torso = _torso(observation_shape)
     if len(sizes) < (1 if torso else 2):
-      raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: write two or more, or for images one")
+      raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: must have at least "
+                       f"{'one size' if torso else 'two sizes'}")
     *first, last = sizes
     self.shape = [-1, actions, outputs]
     self.torso = keras.Sequential([*torso, *(layer_norm_mlp(first, "torso") if first else [])])
@@ -178,7 +179,7 @@ def image_torso(image_shape: tuple[int, ...],
   if min(image_shape[:2]) < smallest:
     raise UsageError(f"images of {image_shape[0]} x {image_shape[1]} are too small for "
                      f"image_torso.convolutions = {convolutions}, which need {smallest} pixels; "
-                     "write smaller ones, such as ((16, 3, 1),), or Environments.pixels")
+                     "use smaller ones, such as ((16, 3, 1),), or set Environments.pixels")
   return [*(keras.layers.Conv2D(filters, size, stride, activation="relu", name=f"convolution_{i}")
             for i, (filters, size, stride) in enumerate(convolutions)), keras.layers.Flatten()]
 

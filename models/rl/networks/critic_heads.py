@@ -75,14 +75,14 @@ class CategoricalReturns:
       return {}
     rewards, discount = replicated.read(replay.reward), replay.discount
     low, high = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
-    remedy = "write bounds that hold all returns"
+    remedy = "set bounds that cover all returns"
     if discount < 1.0:
       remedy = (f"rewards from {low:.4g} to {high:.4g} at Replay.discount = {discount} allow "
                 f"CategoricalReturns.v_min = {low / (1.0 - discount):.4g} and "
                 f"CategoricalReturns.v_max = {high / (1.0 - discount):.4g}")
     return {"clipped_returns": (
-        f"clipped_returns is {share:.2g}: this share of the critic's targets is beyond its atoms, "
-        f"CategoricalReturns.v_min = {self.v_min:g} and .v_max = {self.v_max:g}, and it "
+        f"clipped_returns is {share:.2g}: this fraction of the critic's targets is outside its "
+        f"atoms, CategoricalReturns.v_min = {self.v_min:g} and .v_max = {self.v_max:g}, so it "
         f"cannot tell such returns apart; {remedy}")}
 
   def mixture(self, outputs: tf.Tensor) -> tf.Tensor:

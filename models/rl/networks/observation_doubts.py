@@ -30,8 +30,8 @@ def doubts(dtype: np.dtype, new: np.ndarray, counted: np.ndarray, mean: np.ndarr
     i = is_hidden.argmax()
     found["hidden"] = (
         f"{_which(is_hidden)} is about {mean[i]:.10g}, where float32 has steps of {step[i]:g}, so "
-        "that the policy does not see how it changes; write Environments.observation_dtype = "
-        "'float64', or a wrapper that subtracts where it begins")
+        "the policy does not see it change; set Environments.observation_dtype = 'float64', or "
+        "add a wrapper that subtracts its initial value")
   is_outlier = (counted != new).any(0)
   if is_outlier.any():
     i = is_outlier.argmax()
@@ -46,8 +46,8 @@ def doubts(dtype: np.dtype, new: np.ndarray, counted: np.ndarray, mean: np.ndarr
       i = is_narrow.argmax()
       found["narrow"] = (
           f"{_which(is_narrow)} hardly changes for the policy: half of its values are within "
-          f"{width[i]:.2g} standard deviations, because others are as far as {farthest[i]:g}; "
-          "remove those with a wrapper, see Environments.wrappers")
+          f"{width[i]:.2g} standard deviations, because of outliers as far as {farthest[i]:g}; "
+          "remove these with a wrapper, see Environments.wrappers")
   return found
 
 

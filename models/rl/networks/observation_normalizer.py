@@ -81,16 +81,16 @@ class Normalizer(tf.Module):
 
     These statistics were taken with them.
     """
-    self._check("that are taken", has_learned=True)
+    self._check("taken from another run", has_learned=True)
 
   def _check(self, networks: str, has_learned: bool) -> None:
     """Raises a UsageError if trained networks would see different observations from now on."""
     if not self.enabled and replicated.read(self.count):
-      raise UsageError(f"Normalizer.enabled = False: the networks {networks} have seen normalized "
-                       "observations so far, and would see others; write True")
+      raise UsageError(f"Normalizer.enabled = False: the networks {networks} were trained on "
+                       "normalized observations; use True")
     if self.enabled and has_learned and not replicated.read(self.count):
-      raise UsageError(f"Normalizer.enabled = True: the networks {networks} have seen observations "
-                       "as they are so far, and would see normalized ones; write False")
+      raise UsageError(f"Normalizer.enabled = True: the networks {networks} were trained on "
+                       "observations that are not normalized; use False")
 
   def update(self, observations: np.ndarray) -> list[str]:
     """Adds observations `[m, *shape]` to the statistics. Call it from Python, between steps.

@@ -67,5 +67,5 @@ def _check_bindings(agent: str, network: str, delays: bool) -> None:
     places.update(ema_every="policy_delay", every="policy_delay")
   for name, place in places.items():
     if name in bound and bound[name] != defaults[name].default:
-      raise UsageError(f"wrap_optimizer.{name} = {bound[name]}: the target networks of an agent, "
-                       f"and its delays, are settings of its own; write {agent}.{place} instead")
+      raise UsageError(f"wrap_optimizer.{name} = {bound[name]}: an agent has its own settings for "
+                       f"target networks and delays; set {agent}.{place} instead")

@@ -43,7 +43,7 @@ class TwoHot:
   def __init__(self, limit: float = 20.0, bins: int = 255):
     above_zero("TwoHot", limit=limit)
     if bins < 3 or bins % 2 == 0:
-      raise UsageError(f"TwoHot.bins = {bins}: write an odd number above 1, such as 255")
+      raise UsageError(f"TwoHot.bins = {bins}: must be an odd number above 1, such as 255")
     self.outputs = bins
     positive = np.expm1(np.linspace(0.0, limit, bins // 2 + 1)[1:])
     self._bins = np.concatenate([-positive[::-1], [0.0], positive])

@@ -24,15 +24,15 @@ def timesteps_of(environments: Environments, episode: Episode, stream: int, sour
     seen = _seen(environments, episode.observations)
     taken = _vectors_of(actions, episode.actions)
   except (KeyError, IndexError, ValueError, TypeError) as error:
-    raise UsageError(f"'{source}': is no data set of {environments.name}, whose observations are "
-                     f"{observed} and whose actions are {actions}") from error
+    raise UsageError(f"'{source}': is not a data set of {environments.name}, whose observations "
+                     f"are {observed} and whose actions are {actions}") from error
   n = len(seen)
   before = [np.maximum(np.arange(n) - k, 0) for k in reversed(range(environments.stack))]
   seen = np.concatenate([seen[rows] for rows in before], -1)
   if (seen.shape[1:], taken.shape) != (environments.observation_shape,
                                        (n - 1, environments.action_size)):
     raise UsageError(f"'{source}': has observations of shape {list(seen.shape[1:])} and actions of "
-                     f"length {taken.shape[-1]}, and {environments.name} has "
+                     f"length {taken.shape[-1]}, but {environments.name} has "
                      f"{list(environments.observation_shape)} and {environments.action_size}")
   flag = np.full([n], CONTINUES, np.uint8)
   flag[-2:] = TERMINATED if episode.terminated else CONTINUES, END

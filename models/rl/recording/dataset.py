@@ -65,9 +65,9 @@ def read(folder: str) -> Iterator[Episode]:
   """
   path = pathlib.Path(folder).expanduser() / "data" / "main_data.hdf5"
   if not path.is_file():
-    raise UsageError(f"'{folder}': is no data set of episodes, which has a file "
-                     f"data/{path.name}; write the folder that `replicator play --record` or "
-                     "`minari download` made, such as '~/.minari/datasets/NAME'")
+    raise UsageError(f"'{folder}': is not a data set of episodes, which has a file "
+                     f"data/{path.name}; give a folder made by `replicator play --record` or "
+                     "`minari download`, such as '~/.minari/datasets/NAME'")
   with h5py.File(path) as file:
     for name in sorted(file, key=lambda name: int(name.rpartition("_")[2])):
       group: Any = file[name]
@@ -114,4 +114,4 @@ def _described(space: spaces.Space) -> dict[str, Any]:
             "start": space.start.tolist()}
   if isinstance(space, spaces.MultiBinary):
     return {"type": kind, "n": list(space.shape)}
-  raise UsageError(f"--record: {space} cannot be written in the format of Minari")
+  raise UsageError(f"--record: {space} cannot be written in Minari's format")

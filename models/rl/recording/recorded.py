@@ -42,8 +42,8 @@ def insert(folders: Folders, environments: Environments, replay: Replay | Sequen
   stored = replay.timesteps if isinstance(replay, SequenceReplay) else replay
   room = stored.stream_capacity
   if lengths.max() > room:
-    raise UsageError(f"Replay.capacity: the recorded episodes have {lengths.sum()} timesteps, and "
-                     f"there is room for {room * environments.number}; write "
+    raise UsageError(f"Replay.capacity: the recorded episodes have {lengths.sum()} timesteps, but "
+                     f"there is room for {room * environments.number}; use "
                      f"{lengths.max() * environments.number}")
   adder.flush()
 

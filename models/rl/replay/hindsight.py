@@ -142,15 +142,15 @@ class Hindsight:
       distance = np.linalg.norm(achieved[at[i] + 1] - goal[at[i]])
       raise UsageError(
           f"Hindsight.reward: is {expected[i]:.6g} where the environment's reward is "
-          f"{reward[i]:.6g}, at a distance of {distance:.6g} from the goal; write that of this "
-          "environment, such as another sparse_reward.threshold")
+          f"{reward[i]:.6g}, at a distance of {distance:.6g} from the goal; use the reward of this "
+          "environment, for example with a different sparse_reward.threshold")
     self._check_ends(reward, is_end)
 
   def _check_ends(self, reward: np.ndarray, is_end: np.ndarray) -> None:
     best = reward.max()
     if self._terminates_at is None and best > reward.min() and is_end[reward == best].all():
       raise UsageError(f"Hindsight.terminates_at = None: episodes terminate with the reward "
-                       f"{best:.6g}; write Hindsight.terminates_at = {best:.6g}")
+                       f"{best:.6g}; set Hindsight.terminates_at = {best:.6g}")
     if self._terminates_at is not None and not is_end[reward >= self._terminates_at].all():
-      raise UsageError(f"Hindsight.terminates_at = {self._terminates_at}: an episode goes on after "
-                       f"the reward {best:.6g}; write None")
+      raise UsageError(f"Hindsight.terminates_at = {self._terminates_at}: an episode continues "
+                       f"after the reward {best:.6g}; use None")

@@ -31,8 +31,8 @@ class RandomShift:
 
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     if len(images.shape) != 4:
-      raise UsageError(f"RandomShift: observations of shape {images.shape[1:]} are no images; set "
-                       "Environments.pixels, or leave Replay.augment out")
+      raise UsageError(f"RandomShift: observations of shape {images.shape[1:]} are not images; "
+                       "set Environments.pixels, or leave Replay.augment out")
     for axis in (1, 2):
       size = images.shape[axis]
       moves = random.uniform("shift", [images.shape[0], 1], -self.limit, self.limit + 1, "int32")

@@ -107,20 +107,20 @@ class Replay(tf.Module):
     if self.stream_capacity < n_step + stack:
       raise UsageError(f"Replay.capacity = {capacity}: leaves each stream {self.stream_capacity} "
                        f"timesteps, too few for a transition of n_step = {n_step}"
-                       f"{f' and a stack of {stack}' if stack > 1 else ''}; write more")
+                       f"{f' and a stack of {stack}' if stack > 1 else ''}; use more")
     from_0_to_1("Replay", discount=discount, priority_exponent=priority_exponent,
                 importance_exponent=importance_exponent)
     if not priority_exponent and importance_exponent not in (0, _IMPORTANCE_EXPONENT):
       raise UsageError(f"Replay.importance_exponent = {importance_exponent}: corrects for "
-                       "priorities, and there are none; write Replay.priority_exponent = 0.6, too")
+                       "priorities, but replay is uniform; also set Replay.priority_exponent = 0.6")
     self._format = streams, tuple(observation_shape), observation_dtype, action_size
     self.prioritized, self.is_updated = priority_exponent > 0, False
     self._stack, self._n_step, self.discount = stack, n_step, discount
     self._reward_limit, self._augment = reward_limit, augment
     self._priority_exponent, self._importance_exponent = priority_exponent, importance_exponent
     if hindsight and goals is None:
-      raise UsageError("Replay.hindsight: the environment's observations are no Dict with an "
-                       "'achieved_goal' and a 'desired_goal' of one length, or are stacked")
+      raise UsageError("Replay.hindsight: the environment's observations must be a Dict with an "
+                       "'achieved_goal' and a 'desired_goal' of equal length, and not stacked")
     self._hindsight = hindsight(self, goals, max_episode_steps) if hindsight else None
     total = streams * self.stream_capacity
     self.written = _variable([streams], tf.int64)
@@ -157,7 +157,7 @@ class Replay(tf.Module):
     """
     if (stored := int(replicated.read(self.n_step))) != self._n_step:
       raise UsageError(f"Replay.n_step = {self._n_step}: the run's replay has transitions of "
-                       f"{stored}; write {stored}, or another --workdir")
+                       f"n_step = {stored}; use {stored}, or a different --workdir")
     timesteps = checked(timesteps, *self._format)
     timesteps = timesteps._replace(
         observation=timesteps.observation[..., -self.observation.shape[-1]:])
@@ -190,8 +190,8 @@ class Replay(tf.Module):
       UsageError: the replay is empty, and the step runs eagerly.
     """
     if tf.executing_eagerly() and not self.size():
-      raise UsageError("Replay.sample: there is no transition yet; insert more than n_step = "
-                       f"{self._n_step} timesteps of a stream before")
+      raise UsageError("Replay.sample: there is no transition yet; first insert more than n_step = "
+                       f"{self._n_step} timesteps of a stream")
     index, priority = self.draw(n)
     floatx = keras.config.floatx()
     places = self.later(index[:, tf.newaxis], tf.range(self._n_step, dtype=tf.int64))
@@ -295,5 +295,5 @@ def _variable(shape: list[int], dtype: tf.DType, value: int = 0) -> tf.Variable:
   except tf.errors.InvalidArgumentError as error:
     if dtype != tf.uint8:
       raise
-    raise UsageError("Replay: TensorFlow cannot store observations of uint8 in several processes; "
-                     "write Replicator.strategy = 'mirrored', or observe no pixels") from error
+    raise UsageError("Replay: TensorFlow cannot store uint8 observations in several processes; set "
+                     "Replicator.strategy = 'mirrored', or do not observe pixels") from error

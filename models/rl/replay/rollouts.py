@@ -125,12 +125,12 @@ class Rollouts(tf.Module):
     number = int(replicated.read(self.number))
     if number != rollout + bool(behind):
       if number == self._begun == rollout + bool(behind) - 1:
-        raise RunFailed(f"Rollouts: all {self.steps} steps of a rollout failed, so that there is "
+        raise RunFailed(f"Rollouts: all {self.steps} steps of a rollout failed, so there is "
                         "nothing to learn from; the lines above say why")
       if not number:
-        raise UsageError(f"Rollouts: the run goes on at step {training_step}, and its rollouts do "
-                         "not fit; write Rollouts.length and Environments.number as they were, or "
-                         "another --workdir")
+        raise UsageError(f"Rollouts: the run resumes at step {training_step}, which does not fit "
+                         "its rollouts; restore the old Rollouts.length and Environments.number, "
+                         "or use a different --workdir")
       raise UsageError("train.steps_per_call: must divide the training steps between two rollouts, "
                        f"Rollouts.epochs * {self.updates // self._epochs} minibatches = "
                        f"{self.updates}")

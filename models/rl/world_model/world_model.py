@@ -51,7 +51,7 @@ class WorldModel(Trained):
                free_nats: float = 1.0):
     super().__init__()
     if len(observation_shape) != 1:
-      raise UsageError(f"WorldModel: observations of shape {list(observation_shape)}; it sees "
+      raise UsageError(f"WorldModel: observations of shape {list(observation_shape)}; it needs "
                        "vectors, so leave out Environments.pixels")
     (size,) = observation_shape
     self._weights = dynamics_weight, representation_weight

@@ -84,8 +84,8 @@ def _neighbors(x: tf.Tensor) -> tf.Tensor:
   """Returns the neighbor of each example, `[n, ...]`."""
   n = x.shape[0]
   if n % 2:
-    raise UsageError(f"MixUp, CutMix: mix pairs of examples, and a replica has {n}; write a "
-                     "train.global_batch_size that is an even multiple of the replicas")
+    raise UsageError(f"MixUp, CutMix: mix pairs of examples, but a replica has {n}; make "
+                     "train.global_batch_size an even multiple of the number of replicas")
   pairs = tf.reshape(x, [n // 2, 2, *x.shape[1:]])
   return tf.reshape(tf.reverse(pairs, [1]), x.shape)
 

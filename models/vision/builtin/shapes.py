@@ -34,7 +34,7 @@ class Shapes(Labeled):
       UsageError: `resolution` is not in 8..128, or `size` is not positive.
     """
     if not 8 <= resolution <= 128:
-      raise UsageError(f"Shapes.resolution = {resolution}: write a number of pixels from 8 to 128.")
+      raise UsageError(f"Shapes.resolution = {resolution}: must be from 8 to 128 pixels.")
     at_least_one("Shapes", size=size)
     self.size = size
     self.outlined = outlined

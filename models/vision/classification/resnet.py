@@ -72,17 +72,17 @@ class ResNet(keras.Model):
                stem: str | None = None, width_multiplier: float = 1.0):
     super().__init__(autocast=False)
     if depth not in ARCHITECTURES:
-      raise UsageError(f"ResNet.depth = {depth!r}: no such network; write one of "
+      raise UsageError(f"ResNet.depth = {depth!r}: no such network; use one of "
                        f"{', '.join(map(str, ARCHITECTURES))}")
     if stem not in (None, *STEMS):
-      raise UsageError(f"ResNet.stem = {stem!r}: no such stem.{nearest(str(stem), STEMS)} Write "
-                       f"one of: {', '.join(STEMS)}")
+      raise UsageError(f"ResNet.stem = {stem!r}: no such stem.{nearest(str(stem), STEMS)} Use one "
+                       f"of: {', '.join(STEMS)}")
     blocks, bottleneck, for_cifar = ARCHITECTURES[depth]
     base = 16 if for_cifar else 64
     first = round(base * width_multiplier)
     if first < 1:
       raise UsageError(f"ResNet.width_multiplier = {width_multiplier!r} leaves layers of {base} "
-                       f"channels with none: write at least {1 / base}")
+                       f"channels with none: use at least {1 / base}")
     self.is_large = stem == "large" if stem else not for_cifar
     self.stem = ConvNorm(first, 7, stride=2) if self.is_large else ConvNorm(first, 3)
     self.blocks = [

@@ -104,7 +104,7 @@ def train(source: ImageSource) -> Classifier:
   _fit(model, images[:num_train], labels[:num_train])
   _, logits = _predict(model, images[num_train:])
   accuracy = float(np.mean(logits.argmax(-1) == labels[num_train:]))
-  logging.info("Classifier for the sample metrics: %.1f %% of %d held-out images right",
+  logging.info("Classifier for the sample metrics: %.1f%% accuracy on %d held-out images",
                100 * accuracy, len(chosen) - num_train)
   return Classifier(model, accuracy, num_train, len(chosen) - num_train)
 
@@ -116,7 +116,7 @@ def _build(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
   from global state, which would affect the training run.
   """
   if num_classes < 2:
-    raise UsageError("data of one class: a classifier learns no features from it; write "
+    raise UsageError("data of one class: a classifier learns no features from it; set "
                      "FeatureMetrics.extractor = @EfficientNetLite0, or @Inception2015")
   def layer(kind: type, *args: Any, name: str, **kwargs: Any) -> keras.layers.Layer:
     if kind in (keras.layers.Conv2D, keras.layers.Dense):

@@ -60,8 +60,8 @@ class ImageArrays(Labeled):
 
   def _draw(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if _written(self._file) != self._written:  # Reading past a file's end would kill the process.
-      raise UsageError(f"{self._file}: changed since it was opened, so its images may no longer be "
-                       "those of the labels; start again, and leave it as it is meanwhile")
+      raise UsageError(f"{self._file}: changed since it was opened, so its images may no longer "
+                       "match the labels; start again, and do not change it during the run")
     return np.ascontiguousarray(self._images[index]), self.labels[index]
 
   def _checked_images(self, name: str) -> np.ndarray:
@@ -69,21 +69,21 @@ class ImageArrays(Labeled):
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images) or (
         images.ndim == 4 and images.shape[-1] not in (1, 3)):
       raise UsageError(f"ImageArrays.images = {name!r}: is {images.dtype} "
-                       f"{list(images.shape)} in {self._path}; images are uint8 [n, h, w, 1 or 3]")
+                       f"{list(images.shape)} in {self._path}; must be uint8 [n, h, w, 1 or 3]")
     return images[..., np.newaxis] if images.ndim == 3 else images
 
   def _checked_labels(self, name: str) -> labels_lib.Labels:
     labels, setting = self._read("labels", name), f"ImageArrays.labels = {name!r}"
     if labels.shape != (self.size,):
-      raise UsageError(f"{setting}: is {labels.dtype} {list(labels.shape)} in {self._path}; labels "
-                       f"of these images are integers or names of classes, [{self.size}]")
+      raise UsageError(f"{setting}: is {labels.dtype} {list(labels.shape)} in {self._path}; must "
+                       f"be integers or class names, [{self.size}], for these images")
     return labels_lib.from_values(labels, f"{setting} in {self._path}")
 
   def _read(self, parameter: str, name: str) -> np.ndarray:
     """Reads an array of the archive, or memory-maps one of the folder."""
     file = Path(self._path).expanduser()
     if not file.exists():
-      raise UsageError(f"ImageArrays.path = {self._path!r}: no such file; write an .npz file, or a "
+      raise UsageError(f"ImageArrays.path = {self._path!r}: no such file; use an .npz file, or a "
                        "folder of .npy files")
     where = file / f"{name}.npy" if file.is_dir() else file
     try:
@@ -95,12 +95,12 @@ class ImageArrays(Labeled):
           found = archive.files
           array = archive[name] if name in found else None
     except Exception as error:  # NumPy and zipfile raise errors of many types for broken files.
-      raise UsageError(f"{where}: is no NumPy file, or not a whole one ({first_line(error)}); "
-                       "write it again") from error
+      raise UsageError(f"{where}: is not a NumPy file, or an incomplete one "
+                       f"({first_line(error)}); save it again") from error
     if array is None:
       raise UsageError(f"ImageArrays.{parameter} = {name!r}: no such array in {self._path}; it "
                        f"has: {', '.join(found) or 'none'}"
-                       + "; write None if images have no classes" * (parameter == "labels"))
+                       + "; use None if images have no classes" * (parameter == "labels"))
     return array
 
 

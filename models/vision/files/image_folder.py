@@ -162,9 +162,9 @@ def _labels_in(root: Path, labels: str, names: list[str]) -> labels_lib.Labels:
   """Reads the labels of image files from a file of labels."""
   setting, file = f"ImageFolder.labels = {labels!r}", root / Path(labels).expanduser()
   if file.suffix not in (".csv", ".json"):
-    raise UsageError(f"{setting}: write the name of a .csv or a .json file")
+    raise UsageError(f"{setting}: must be a .csv or .json file")
   if not file.is_file():
-    raise UsageError(f"{setting}: no such file in {root}; write the path of a file of labels, from "
-                     "the folder on")
+    raise UsageError(f"{setting}: no such file in {root}; give the path of a file of labels, "
+                     "relative to that folder")
   read = labels_lib.from_csv if file.suffix == ".csv" else labels_lib.from_json
   return read(file.read_bytes(), names, str(file)) or labels_lib.of_one(len(names))

@@ -48,8 +48,8 @@ def list_around(names: Sequence[str], others: Collection[str], path: str, needs_
   for other in sorted(others) if needs_classes else ():
     part = posixpath.dirname(other)
     if posixpath.basename(other) == JSON and any(name.startswith(f"{part}/") for name in names):
-      raise UsageError(f"{path}: {other} lists a part of the images, and there are others beside "
-                       f"{part}; write the path of {part}, or give all images one list")
+      raise UsageError(f"{path}: {other} lists only part of the images, and some are outside "
+                       f"{part}; use the path of {part}, or put all images in one list")
   return None
 
 
@@ -93,8 +93,8 @@ def _in_classes(names: Sequence[str], path: str) -> Layout:
   """Returns the files in class folders."""
   kept = [i for i, name in enumerate(names) if "/" in name]
   if not kept:
-    raise UsageError(f"{path}: no image is in the folder of a class, such as cats/001.jpg and "
-                     "dogs/001.jpg; images without classes may all be in one, such as all/")
+    raise UsageError(f"{path}: no image is in a class folder, such as cats/001.jpg and "
+                     "dogs/001.jpg; images without classes can share one, such as all/")
   listing.report(path, {name: listing.IN_NO_CLASS for name in names if "/" not in name})
   labels, class_names = from_folders([names[i] for i in kept])
   order = np.argsort(labels, kind="stable")

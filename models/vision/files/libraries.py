@@ -103,10 +103,10 @@ def _class_feature(features: Any, place: Sequence[str], name: str, group: Any) -
     found = found[part]
   if isinstance(found, group):
     inside = _in(features, place)
-    raise UsageError(f"{setting}: has several features in {name}; write one of: "
+    raise UsageError(f"{setting}: has several features in {name}; use one of: "
                      f"{', '.join(inside)}")
   if found.shape != ():
-    raise UsageError(f"{setting}: is no class in {name}, but has the shape {found.shape}; write "
+    raise UsageError(f"{setting}: is not a class in {name}, but has the shape {found.shape}; use "
                      f"one of: {', '.join(_in(features, place[:-1]))}")
   return found
 
@@ -160,7 +160,7 @@ class ArrowImages(EncodedImages):
     data = _opened(datasets, self.path, split)
     _check_names("HuggingFace", "column", path, list(data.features), image=image, label=label)
     if not isinstance(data.features[image], datasets.Image):
-      raise UsageError(f"HuggingFace.image = {image!r}: is no column of images in {path}")
+      raise UsageError(f"HuggingFace.image = {image!r}: is not an image column in {path}")
     self.labels, self.class_names = labels_lib.of_one(len(data)) if label is None else (
         labels_lib.from_values(labels_lib.in_array(data.select_columns([label])[label][:]),
                                f"HuggingFace.label = {label!r} of {path}",
@@ -184,7 +184,7 @@ def _check_names(owner: str, kind: str, path: str, known: list[str], **names: st
     if name is not None and name not in known:
       raise UsageError(f"{owner}.{parameter} = {name!r}: no such {kind} in {path}; it has: "
                        f"{', '.join(known)}" + (
-                           "; write None if images have no classes" * (parameter == "label")))
+                           "; use None if images have no classes" * (parameter == "label")))
 
 
 def _opened(datasets: Any, path: str, split: str) -> Any:
@@ -197,5 +197,5 @@ def _opened(datasets: Any, path: str, split: str) -> Any:
     return datasets.load_dataset(path, split=split)
   except Exception as error:  # Its readers raise errors of many types.
     raise UsageError(f"HuggingFace.path = {path!r}: {split!r} cannot be opened "
-                     f"({first_line(error)[:200]}); write a folder of save_to_disk, or a name on "
-                     "the Hub") from error
+                     f"({first_line(error)[:200]}); use a folder made by save_to_disk, or a name "
+                     "on the Hub") from error

@@ -16,11 +16,11 @@ SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", "
             ".tif", ".tiff", ".webp")
 """The suffixes of image files, in lower case."""
 
-NO_IMAGE = "files that are no images"
-BROKEN = "links to nothing"
-FORBIDDEN = "folders without permission to read"
-CIRCULAR = "links to a folder around them"
-IN_NO_CLASS = "images in no class"
+NO_IMAGE = "files that are not images"
+BROKEN = "broken links"
+FORBIDDEN = "folders without read permission"
+CIRCULAR = "links to a parent folder"
+IN_NO_CLASS = "images without a class"
 
 # Folders and files made by file managers, trash cans and network drives, in lower case.
 _OF_TOOLS = {"$recycle.bin", "#recycle", "@eadir", "__macosx", "lost+found",
@@ -94,8 +94,8 @@ def check_classes(path: str, images: Sequence[str], left: Mapping[str, str], ski
   """
   kept = collections.Counter(map(class_of, images))
   if len(kept) > 1 and all(map(_PART.fullmatch, kept)):
-    raise UsageError(f"{path}: its folders {listed(sorted(kept))} are parts of a data set, and no "
-                     f"classes; write the path of one, such as {path}/{min(kept)}")
+    raise UsageError(f"{path}: its folders {listed(sorted(kept))} are splits of a data set, not "
+                     f"classes; use the path of one, such as {path}/{min(kept)}")
   lost = collections.defaultdict(list)
   for name, reason in left.items():
     if not is_hidden(name) and _is_loss(name, reason):
@@ -106,7 +106,7 @@ def check_classes(path: str, images: Sequence[str], left: Mapping[str, str], ski
     line = (f"{path}: classes lose most of their files: {listed(losses)}, such as "
             f"{lost[worst[0]][0]}")
     if not skips:
-      raise UsageError(f"{line}; fix or remove them, or write {setting} = 'skip' to do without")
+      raise UsageError(f"{line}; fix or remove them, or set {setting} = 'skip' to skip them")
     logging.error("%s", line)
 
 

@@ -41,8 +41,8 @@ class Classes:
     """
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
       wrong = labels.min() if labels.min() < 0 else labels.max()
-      raise UsageError(f"the label {wrong}: labels are from 0 to {len(names) - 1}, since there are "
-                       f"{len(names)} names of classes")
+      raise UsageError(f"the label {wrong}: must be from 0 to {len(names) - 1}, since there are "
+                       f"{len(names)} class names")
     return cls(unique(names), tuple(np.bincount(labels, minlength=len(names)).tolist()))
 
   @classmethod

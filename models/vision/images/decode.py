@@ -118,10 +118,10 @@ def opened(content: bytes) -> Image.Image:
   try:
     return Image.open(io.BytesIO(content))
   except UnidentifiedImageError:  # Its message names the buffer.
-    raise ValueError("its content is not that of an image") from None
+    raise ValueError("its content is not an image") from None
   except Image.DecompressionBombError:
-    raise ValueError(f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; if it is "
-                     "right, write a larger number as decode.max_pixels") from None
+    raise ValueError(f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; if that "
+                     "is right, set decode.max_pixels to a larger number") from None
 
 
 def as_image(pixels: np.ndarray) -> Image.Image:

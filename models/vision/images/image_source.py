@@ -180,7 +180,7 @@ def train_validation_split(source: ImageSource, validation_split: float,
   count = round(validation_split * source.size)
   if not 0 < count < source.size:
     raise UsageError(f"validation_split = {validation_split}: holds out {count} of {source.size} "
-                     "images, and some must be on both sides; write a share such as 0.2")
+                     "images, but both parts need some; use a fraction such as 0.2")
   order = np.random.default_rng(_SEED).permutation(source.size)
   found: Any = getattr(source, "labels", None) if labels is None else labels
   has_shares = found is not None and np.bincount(found).max() > 1
@@ -188,7 +188,7 @@ def train_validation_split(source: ImageSource, validation_split: float,
   held, trained = order[is_held], order[~is_held]
   if len(held) != count:
     logging.warning("validation_split = %s: %d of %d images are held out, since each class has "
-                    "some on both sides, or its only image on the side of the training",
+                    "some in both parts, or its only image in the training part",
                     validation_split, len(held), source.size)
   _keep_apart(source, held)
   return Subset(source, trained), Subset(source, held)

@@ -47,7 +47,7 @@ def from_json(content: bytes, names: Sequence[str], what: str) -> Labels | None:
     rows, class_names = read["labels"], list(map(str, read.get("classes") or ()))
     pairs = None if rows is None else [(str(name), label) for name, label in rows]
   except (ValueError, KeyError, TypeError, AttributeError):
-    raise UsageError(f"{what}: write {_FORM}, or null in place of the list") from None
+    raise UsageError(f"{what}: must be {_FORM}, or have null instead of the list") from None
   if pairs is None:
     return None
   plain = _of_one_kind(pairs, class_names, what)
@@ -73,12 +73,12 @@ def _of_one_kind(pairs: Sequence[tuple[str, Any]], class_names: Sequence[str], w
     if (found := _plain(label, len(class_names))) is None or (
         class_names and type(found) is str and found not in places):
       limit, of = (f", below {len(class_names)}", " of its classes") if class_names else ("", "")
-      raise UsageError(f"{what}: the label of {name} is {shown(label)}; write the number of its "
-                       f"class, from 0 on{limit}, a vector with a one at this place, or a name{of}")
+      raise UsageError(f"{what}: the label of {name} is {shown(label)}; use a class number from 0 "
+                       f"on{limit}, a one-hot vector, or a name{of}")
     first_name, first = pairs[0]
     if kind(label) != kind(first):
-      raise UsageError(f"{what}: the label of {name} is {shown(label)}, and that of {first_name} "
-                       f"is {shown(first)}; write labels of one kind")
+      raise UsageError(f"{what}: the label of {name} is {shown(label)}, but that of {first_name} "
+                       f"is {shown(first)}; use labels of one kind")
     plain.append((name, places.get(found, found) if type(found) is str else found))
   return plain
 
@@ -131,8 +131,8 @@ def from_csv(content: bytes, names: Sequence[str], what: str) -> Labels:
   if numbers and len(numbers) < len(rows):
     number = min(rows.keys() - numbers)
     name, label = rows[number]
-    raise UsageError(f"{what}:{number}: the label of {name} is {label!r}, and other labels are "
-                     f"numbers; write a number from 0 to {MOST - 1:,}, or names for all classes")
+    raise UsageError(f"{what}:{number}: the label of {name} is {label!r}, but other labels are "
+                     f"numbers; use a number from 0 to {MOST - 1:,}, or names for all classes")
   labels = _of_each([(name, label) for name, label in rows.values()], names, what)
   if numbers:
     return from_numbers(np.array([int(labels[name]) for name in names]), what)
@@ -148,18 +148,18 @@ def _of_each(pairs: Sequence[tuple[str, _Label]], names: Sequence[str], what: st
   labels, files, by_form = dict(pairs), {_form(name) for name in names}, dict[str, _Label]()
   if len(labels) < len(pairs):
     [(twice, _)] = collections.Counter(name for name, _ in pairs).most_common(1)
-    raise UsageError(f"{what}: has more than one label for {twice}; leave one")
+    raise UsageError(f"{what}: has more than one label for {twice}; keep one")
   for name, label in pairs:
     if by_form.setdefault(_form(name), label) != label and name not in names:
-      raise UsageError(f"{what}: has more than one label for {name}, which is written in two ways; "
-                       "leave one")
+      raise UsageError(f"{what}: has more than one label for {name}, which is spelled in two ways; "
+                       "keep one")
   without = [name for name in names if _form(name) not in by_form]
   if without:
     raise UsageError(f"{what}: has labels for {len(names) - len(without):,} of {len(names):,} "
-                     f"images; {without[0]} has none (the list begins with "
+                     f"images, but not for {without[0]} (the list begins with "
                      f"{next(iter(labels), 'nothing')}). Add it, or remove the image")
   if unknown := [name for name in labels if _form(name) not in files]:
-    raise UsageError(f"{what}: has a label for {min(unknown)}, and there is no such image")
+    raise UsageError(f"{what}: has a label for {min(unknown)}, but there is no such image")
   return {name: labels.get(name, by_form[_form(name)]) for name in names}
 
 
@@ -200,8 +200,8 @@ def from_values(values: np.ndarray, what: str, names: Sequence[str] | None = Non
     odd = values[int(whole.argmin())] if len(values) else "nothing"
     if kind == "O":  # Such as words, and None where one is missing.
       odd = next((value for value in values if not np.isscalar(value)), odd)
-    raise UsageError(f"{what}: has {str(odd)[:40]!r}, which is no class; labels are whole numbers, "
-                     "words or truths, one for each image; write None if images have no classes")
+    raise UsageError(f"{what}: has {str(odd)[:40]!r}, which is not a class; labels are integers, "
+                     "words or booleans, one for each image; use None if images have no classes")
   return from_numbers(values.astype(np.int64), what, names)
 
 
@@ -225,7 +225,7 @@ def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = N
   most = len(names) if names else MOST
   for number in (numbers.min(), numbers.max()):
     if not 0 <= number < most:
-      raise UsageError(f"{what}: has the label {number}; labels are numbers of classes, from 0 to "
+      raise UsageError(f"{what}: has the label {number}; labels are class numbers from 0 to "
                        f"{most - 1:,}")
   if names:
     names = unique(names)
@@ -236,8 +236,8 @@ def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = N
   low, high = found[[0, -1]].tolist()
   if unused := high + 1 - low - len(found):
     first = next(i for i, each in enumerate(found.tolist(), low) if i != each)
-    logging.warning("%s: %s of the labels from %s to %s have no images, such as %s: the classes "
-                    "are the %s others", what, f"{unused:,}", f"{low:,}", f"{high:,}", first,
+    logging.warning("%s: %s of the labels from %s to %s have no images, such as %s: the other %s "
+                    "are the classes", what, f"{unused:,}", f"{low:,}", f"{high:,}", first,
                     f"{len(found):,}")
   return labels.astype(np.int32).reshape(-1), tuple(map(str, found.tolist()))
 

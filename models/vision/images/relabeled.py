@@ -42,11 +42,11 @@ def with_classes(source: ImageSource, class_names: tuple[str, ...], setting: str
   places = own.labels_in(Classes(unique(class_names)))
   if unknown := [name for name, place, count in zip(own.names, places, own.counts, strict=True)
                  if count and place < 0]:
-    raise UsageError(f"{setting}: has the classes {listed(own.names, SHOWN)}, and {other} has "
+    raise UsageError(f"{setting}: has the classes {listed(own.names, SHOWN)}, but {other} has "
                      f"{listed(class_names, SHOWN)}, without {listed(unknown)}; give both the same "
                      "names")
   has_images = {place for place, count in zip(places, own.counts, strict=True) if count}
   if missing := [name for label, name in enumerate(class_names) if label not in has_images]:
-    logging.warning("%s: has no image of %s of the %s classes of %s: %s", setting,
+    logging.warning("%s: has no images of %s of the %s classes of %s: %s", setting,
                     f"{len(missing):,}", f"{len(class_names):,}", other, listed(missing, SHOWN))
   return source if own.names == class_names else _Relabeled(source, places, class_names)

@@ -40,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-  parser = Parser(description="Shows images before a training.")
+  parser = Parser(description="Shows images before training on them.")
   parser.add_argument("data", metavar="DATA", help=sources.FORMS)
   parser.add_argument("--out", default="preview.html", metavar="FILE", type=Path,
                       help="the page to write; by default preview.html")
   parser.add_argument("--resolution", type=int, metavar="R",
-                      help="pixels of the examples of a training; by default those of the data")
+                      help="resolution of the training examples; by default that of the data")
   parser.add_argument("--samples", type=int, metavar="N",
-                      help="look at N images that are drawn at random; by default at all")
+                      help="look at N randomly chosen images; by default at all")
   parser.add_argument("--test", metavar="DATA",
-                      help="images to test on: copies of them in DATA are reported")
+                      help="test images; copies of them in DATA are reported")
   parser.add_argument("--gin_param", action="append", default=[], metavar='"a.b = 1"',
                       help="a setting of DATA, such as HuggingFace.label = 'breed', or of "
                            "Augmentation, which shows on the batch")
@@ -64,7 +64,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
   set_pixel_limit()
   flags.out = flags.out.expanduser()
   if not flags.out.parent.is_dir():
-    raise UsageError(f"--out={flags.out}: {flags.out.parent} is no folder")
+    raise UsageError(f"--out={flags.out}: {flags.out.parent} is not a folder")
   return flags
 
 

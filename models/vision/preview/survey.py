@@ -20,7 +20,7 @@ from replicator.errors import first_line
 
 import numpy as np
 
-_STOPS = "A training stops there, unless on_error = 'skip'"
+_STOPS = "Training stops there, unless on_error = 'skip'"
 _SEED = 5   # Fixed, so that the same data makes the same page.
 _DARK = 64  # All levels of a nearly black image are lower; 14 of 16 bits end here.
 _ENLARGED = 1.5  # Images that are enlarged this much lack detail to learn from.
@@ -147,18 +147,18 @@ def _faults(survey: Survey, resolution: int) -> Iterator[Concern]:
                          f"{survey.titles(survey.unreadable)} ({reason}). "
                          f"{_STOPS}.")
   if empty := np.flatnonzero(survey.counts == 0).tolist():
-    yield Concern("bad", f"{_count(empty, 'class', 'classes')} without any image: "
+    yield Concern("bad", f"{_count(empty, 'class', 'classes')} without images: "
                          f"{listed([names[label] for label in empty])}.")
   copies = survey.copies()
   if crossing := [group for group in copies if len(set(labels[group])) > 1]:
-    yield Concern("bad", f"{_count(crossing, 'image')} in two classes or more: copies with equal "
+    yield Concern("bad", f"{_count(crossing, 'image')} in two or more classes: copies with equal "
                          "content and different labels, such as "
                          f"{survey.titles(crossing[0])}.")
   if copies:
     number = sum(len(group) - 1 for group in copies)
     yield Concern("warn", f"{number:,} of {len(survey.indices):,} images are exact copies of "
                           f"another, such as {survey.titles(copies[0])}. Held-out images may "
-                          "be among those trained on.")
+                          "be among the training images.")
   if dark := survey.indices[survey.highest < _DARK].tolist():
     yield Concern("warn", f"{_count(dark, 'image')} {_be(dark)} nearly black, with no level above "
                           f"{survey.highest[survey.highest < _DARK].max()} of 255: "
@@ -168,22 +168,22 @@ def _faults(survey: Survey, resolution: int) -> Iterator[Concern]:
   short, long = survey.sizes.min(1), survey.sizes.max(1)
   if len(small := survey.indices[short * _ENLARGED <= resolution]):
     yield Concern("warn", f"{_count(small, 'image')} {_be(small)} much smaller than the "
-                          f"{resolution} px of a training, which enlarges "
+                          f"{resolution} px of training, which enlarges "
                           f"{'it' if len(small) == 1 else 'them'} up to "
                           f"{resolution / short.min():.1f} times: {survey.titles(small)}.")
   if len(sizes) > 1:
     yield Concern("warn", f"{len(sizes):,} sizes, the shorter side from {short.min():,} to "
-                          f"{short.max():,} px. A training gets center squares, without "
-                          f"{100 * np.median(1 - short / long):.0f} % of the median image.")
+                          f"{short.max():,} px. Training uses center squares, without "
+                          f"{100 * np.median(1 - short / long):.0f}% of the median image.")
 
 
 def _leaks(survey: Survey, test: Survey) -> Iterator[Concern]:
   if shared := np.flatnonzero(np.isin(test.digests, survey.digests)).tolist():
-    yield Concern("bad", f"{_count(shared, 'image')} of {test.encoded.path} to test on "
-                         f"{_be(shared)} among those to train on: "
+    yield Concern("bad", f"{_count(shared, 'test image')} of {test.encoded.path} "
+                         f"{_be(shared)} among the training images: "
                          f"{test.titles(test.indices[shared].tolist())}.")
   if test.encoded.class_names != survey.encoded.class_names:
-    yield Concern("bad", f"{test.encoded.path} has other classes: "
+    yield Concern("bad", f"{test.encoded.path} has different classes: "
                          f"{listed(test.encoded.class_names)}. Its labels mean something else.")
 
 

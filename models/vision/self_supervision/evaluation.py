@@ -60,8 +60,8 @@ class FeatureEvaluator:
         {"knn_accuracy": knn, "linear_probe_accuracy": linear, "pixel_nn_accuracy": pixel_nn,
          "pixel_linear_probe_accuracy": pixel_linear},
         {"samples": self._picture(features)},
-        method=f"accuracy on {len(self._images[1]):,} held-out images, of classifiers that saw the "
-               f"labels of {len(self._images[0]):,}")
+        method=f"accuracy on {len(self._images[1]):,} held-out images, of classifiers trained with "
+               f"{len(self._images[0]):,} labels")
 
   # Not in the constructor, because TensorFlow must not start before the strategy exists.
   @functools.cached_property

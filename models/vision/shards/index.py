@@ -65,7 +65,7 @@ def checked_index(shard: Path, index: Path, remedy: str, skips: bool = False
   size, images = content["shard"][0], content["images"]
   if found[0] < size:
     is_there = images["offset"] + images["length"] + AFTER <= found[0]
-    what = (f"is truncated: it has {found[0]:,} of {size:,} bytes, and lacks {(~is_there).sum():,} "
+    what = (f"is truncated: it has {found[0]:,} of {size:,} bytes, without {(~is_there).sum():,} "
             f"of {len(images):,} images")
     if not skips:
       raise UsageError(f"{shard}: {what}; {remedy}; to skip them, set TFRecords.on_error = 'skip'")
@@ -83,7 +83,7 @@ def read_image(shard: Path, image: np.void) -> bytes:
     file.seek(int(image["offset"]))
     content = file.read(int(image["length"]))
   if zlib.crc32(content) != image["crc32"]:
-    raise ValueError("its checksum is not that of the index: the record is corrupt, or the file "
+    raise ValueError("its checksum does not match the index: the record is corrupt, or the file "
                      "changed since it was indexed")
   return content
 

@@ -73,13 +73,13 @@ def shards_at(path: str) -> list[Path]:
   sets = sorted({f"{match[1]}-*-of-{match[3]}{match[4] or ''}" for match in found})
   if len(sets) > 1:
     folder = place if place.is_dir() else place.parent
-    raise UsageError(f"{setting}: has the shards {' and '.join(sets)}; write which, such as "
+    raise UsageError(f"{setting}: has the shards {' and '.join(sets)}; choose one set, such as "
                      f"'{folder / sets[0]}'")
   numbers = {int(match[2]) for match in found}
   count = int(found[0][3]) if found else 0
   if missing := set(range(count)) - numbers:
     raise UsageError(f"{setting}: has {len(found):,} of {count:,} shards, without "
-                     f"{sets[0].replace('*', f'{min(missing):05d}')}; copy all")
+                     f"{sets[0].replace('*', f'{min(missing):05d}')}; copy all of them")
   return shards
 
 
@@ -108,7 +108,7 @@ def read_indexes(shards: list[Path], skips: bool = False, keys: Keys = DEFAULT
     images, what = [index["images"] for index in indexes], f"{shards[0].parent}: {keys.label}"
     return images, _numbered(images, names, what)
   if max(names) >= 0:
-    raise UsageError(f"{shards[0].parent}: some labels in {keys.label} are numbers, and others "
+    raise UsageError(f"{shards[0].parent}: some labels in {keys.label} are numbers, and some are "
                      "names; write the shards again with one kind")
   words = in_order(list({str(name) for index in indexes for name in index["names"]}))
   for index in indexes:  # Each shard has its own numbers: -1, -2, ...
@@ -141,7 +141,7 @@ def _index_of(shard: Path, skips: bool, keys: Keys) -> Mapping[str, np.ndarray]:
     found = shard_index.checked_index(shard, index, remedy, skips)
     if "keys" in found and np.array_equal(found["keys"], keys.stored()):
       return found
-  logging.log_every_n_seconds(logging.INFO, "Reads %s to index it, once", 10, shard)
+  logging.log_every_n_seconds(logging.INFO, "Indexing %s, which is done once", 10, shard)
   entries, names, is_whole = _read(shard, skips, keys)
   more = {"labels": np.array(list(names)), "names": np.array(list(names.values())),
           "keys": keys.stored()}
@@ -195,8 +195,8 @@ def _refuse_compressed(shard: Path) -> None:
   """Raises a UsageError if a file is compressed by gzip or zlib."""
   with shard.open("rb") as file:
     if file.read(2) in _COMPRESSED:
-      raise UsageError(f"{shard}: is compressed, so that no image in it can be read alone; unpack "
-                       f"it, such as by: gunzip < {shard.name} > unpacked.tfrecord")
+      raise UsageError(f"{shard}: is compressed, so its images cannot be read one by one; unpack "
+                       f"it, for example with: gunzip < {shard.name} > unpacked.tfrecord")
 
 
 def _end_of_corrupt(shard: Path, position: int, error: Exception) -> int | None:
@@ -217,13 +217,13 @@ def _parsed(record: bytes, where: str, keys: Keys) -> tuple[bytes, int | None, s
   try:
     features = tf.train.Example.FromString(record).features.feature
   except DecodeError as error:
-    raise UsageError(f"{where} is no tf.train.Example; write the path of shards in ImageNet's "
-                     "layout, or of those of replicator convert") from error
+    raise UsageError(f"{where} is not a tf.train.Example; use shards in ImageNet's layout, or "
+                     "those of replicator convert") from error
   known = sorted(features)
   content = features[keys.image].bytes_list.value
   if len(content) != 1:
-    raise UsageError(f"{where} has no {keys.image}, but {', '.join(known)}; write where images "
-                     "are as TFRecords.image")
+    raise UsageError(f"{where} has no {keys.image}, but {', '.join(known)}; set TFRecords.image "
+                     "to the key of the images")
   if keys.label is None:
     return content[0], 0, "all"
   numbers, words = (features[keys.label].int64_list.value, features[keys.label].bytes_list.value)
@@ -231,14 +231,15 @@ def _parsed(record: bytes, where: str, keys: Keys) -> tuple[bytes, int | None, s
     return content[0], None, words[0].decode(errors="backslashreplace")
   if len(numbers) != 1:
     raise UsageError(f"{where} has no {keys.label} of one number or name, but {', '.join(known)}; "
-                     "write where labels are as TFRecords.label, or None for images of one class")
+                     "set TFRecords.label to the key of the labels, or None for images of one "
+                     "class")
   if numbers[0] < keys.first:
-    raise UsageError(f"{where} has the label {numbers[0]}, and "
+    raise UsageError(f"{where} has the label {numbers[0]}, but "
                      + ("ImageNet's classes are numbered from 1; write the shards again so"
                         if keys.first else "classes are numbered from 0"))
   if numbers[0] >= labels_lib.MOST:
-    raise UsageError(f"{where} has the {keys.label} {numbers[0]}; labels are numbers of classes, "
-                     f"below {labels_lib.MOST:,}; write where they are as TFRecords.label")
+    raise UsageError(f"{where} has the {keys.label} {numbers[0]}; labels are class numbers below "
+                     f"{labels_lib.MOST:,}; set TFRecords.label to their key")
   place = _SYNSET if keys.first else _TEXT if keys.label == DEFAULT.label else ""
   names = features[place].bytes_list.value
   return content[0], numbers[0] - keys.first, names[0].decode() if names else ""

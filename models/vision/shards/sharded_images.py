@@ -109,14 +109,14 @@ class ShardedImages(EncodedImages):
                                            "copy it again, or convert again", skips)["images"]
                  for shard in self._shards]
       if sum(map(len, entries)) != facts.images and not skips:
-        raise UsageError(f"{path}: its shards have {sum(map(len, entries)):,} images, and {INDEX} "
+        raise UsageError(f"{path}: its shards have {sum(map(len, entries)):,} images, but {INDEX} "
                          f"says {facts.images:,}; convert again")
     self._files = list(map(str, self._shards))
     self._starts = np.cumsum([0, *map(len, entries)])
     self._entries = np.concatenate(entries)
     self.labels = self._entries["label"]
     if not len(self.labels):
-      raise UsageError(f"TFRecords.path = {self.path!r}: has no whole image: its shards are "
+      raise UsageError(f"TFRecords.path = {self.path!r}: has no complete image: its shards are "
                        "truncated; copy them again")
 
   def name(self, index: int) -> str:
@@ -168,7 +168,7 @@ class TFRecords(DecodedImages):
     if resolution is None:
       if shape is None:
         raise UsageError(f"TFRecords.resolution: must be set, since the images in {path} have "
-                         "their own sizes")
+                         "different sizes")
       resolution = shape[0]
     super().__init__(images, resolution, on_error, memory_limit, channels=shape[2] if shape else 3)
 
@@ -176,8 +176,8 @@ class TFRecords(DecodedImages):
 def _facts(path: str) -> Facts:
   root, setting = Path(path).expanduser(), f"TFRecords.path = {path!r}"
   if not root.is_dir():
-    raise UsageError(f"{setting}: no such folder; write the folder that replicator convert wrote, "
-                     "or a pattern such as flowers/*.tfrec")
+    raise UsageError(f"{setting}: no such folder; use a folder made by replicator convert, or a "
+                     "pattern such as flowers/*.tfrec")
   if (root / UNFINISHED).exists():
     raise UsageError(f"{setting}: its conversion is not finished; run the same command again")
   if not (root / INDEX).exists():
@@ -189,5 +189,5 @@ def _facts(path: str) -> Facts:
     return Facts(tuple(facts["class_names"]), facts["images"], shape and tuple(shape),
                  tuple(facts["shards"]))
   except (ValueError, KeyError, TypeError) as error:
-    raise UsageError(f"{root / INDEX}: is not what replicator convert wrote; convert again"
+    raise UsageError(f"{root / INDEX}: was not written by replicator convert; convert again"
                      ) from error

@@ -153,9 +153,9 @@ class Labeled(Gan):
 
 
 @pytest.mark.parametrize("flags, counts, words", [
-    ("--real=classes", [0, 8, 16], "labels in the shares of classes"),  # 16 cats and 8 dogs.
-    ("--real=classes --balanced", [0, 12, 12], "labels in equal shares"),
-    ("--real=real", [6, 12, 6], "labels in the shares of the data of the run")])
+    ("--real=classes", [0, 8, 16], "labels in the proportions of classes"),  # 16 cats and 8 dogs.
+    ("--real=classes --balanced", [0, 12, 12], "labels in equal proportions"),
+    ("--real=real", [6, 12, 6], "labels in the proportions of the data of the run")])
 def test_a_run_makes_classes_in_the_shares_of_the_real_images(
     flags, counts, words, run, extractor, monkeypatch):
   gan = Labeled()
@@ -202,24 +202,24 @@ def test_a_failed_evaluation_leaves_no_folder(run, extractor, tmp_path):
 
 
 ERRORS = {  # What was typed, with `--real=real` where there is no other one, and the only line.
-    "--real=run --fake=real": "--real=run: is a run, whose images are generated; write it as",
-    "--fake=digits": "--fake=digits: is real data; write it as --real",
+    "--real=run --fake=real": "--real=run: is a run, whose images are generated; pass it as",
+    "--fake=digits": "--fake=digits: is real data; pass it as --real",
     "--real=digit --fake=fake": "MODULE:CLASS of a source. Did you mean 'digits'?",
     "--fake=empty": "empty: has no images; file types: .avif .bmp .gif",
     "--fake=gone.zip": "gone.zip: no such folder or file",
     "--fake=file.txt": "file.txt: is a file; write a folder or .zip of images",
-    "--fake=unit.npz": "numbers from 0 to 1, and images are uint8 from 0 to 255; save np.uint8(",
-    "--fake=cast.npz": "no number is above 1, as if images in [0, 1] had been",
-    "--fake=first.npz": "must be the channels, 1 or 3; write images.transpose(0",
-    "--fake=broken": "005.png cannot be read as an image (its content is not that",
+    "--fake=unit.npz": "numbers from 0 to 1, but images must be uint8 from 0 to 255; save np.ui",
+    "--fake=cast.npz": "no number is above 1, as if images in [0, 1] were cast",
+    "--fake=first.npz": "must be the channels, 1 or 3; save images.transpose(0",
+    "--fake=broken": "005.png cannot be read as an image (its content is not an",
     "--fake=deep": "003.png cannot be read as an image (its pixels have",
-    "--fake=unequal": "010.png is 16x16 and the first image 8x8; write --resol",
+    "--fake=unequal": "010.png is 16x16 and the first image 8x8; use --resol",
     "--fake=large": "--real=real: has images of 8x8 pixels, and --fake=large of",
-    "--fake=fake --metrics=fdi": "write some of fid,kid,prdc,is,swd,intra_fid. Did you mean 'fid'?",
+    "--fake=fake --metrics=fdi": "choose from fid,kid,prdc,is,swd,intra_fid. Did you mean 'fid'?",
     "--fake=fake --metrics=kid": "24 real and 24 generated images: it needs at least 1,000 of each",
     "--fake=one": "metric 'fid' of 24 real and 1 generated images",
-    "--fake=few --metrics=swd": "it takes as many of both",
-    "--fake=fake --metrics=is": "colors has features, but no logits of classes",
+    "--fake=few --metrics=swd": "it needs equally many of both",
+    "--fake=fake --metrics=is": "colors has features, but no class logits",
     "--fake=black": "The generated features are NaN or infinite in 24 of 24 rows",
     "--real=classes --fake=fake --metrics=intra_fid": "--fake=fake has no classes; put the images",
     "--real=classes --fake=others --metrics=intra_fid": "dog, and --fake=others cat, eel; give fol",
@@ -231,22 +231,22 @@ ERRORS = {  # What was typed, with `--real=real` where there is no other one, an
     "--fake=fake --samples=0": "--samples=0: must be at least 1",
     "--fake=fake --standing_statistics=4": "--standing_statistics: is for a run in --fake",
     "--fake=fake --step=0": "--step: is for a run in --fake",
-    "--fake=fake --gin_param=SNGAN.latent_dim=8": "is a setting of a run, and fake holds images",
+    "--fake=fake --gin_param=SNGAN.latent_dim=8": "is a setting of a run, but fake holds images",
     "--fake=fake --gin_param=Shapes.resolution=8": "Shapes.resolution is never used",
-    "--fake=fake --seed=0": "--seed: is for a run in --fake, and fake holds images; leave it out",
-    "--fake=agent": "object has no 'latents', so it is no GAN that can be sampled",
-    "--fake=fake --out=empty": "--out=empty: exists; write another name, or rem",
-    "--fake=fake --json=file.txt": "--json=file.txt: exists; write another name"}
+    "--fake=fake --seed=0": "--seed: is for a run in --fake, but fake holds images; leave it out",
+    "--fake=agent": "object has no 'latents', so it cannot be sampled as a GAN",
+    "--fake=fake --out=empty": "--out=empty: exists; choose another name, or rem",
+    "--fake=fake --json=file.txt": "--json=file.txt: exists; choose another name"}
 WARNINGS = {  # What was typed, and the warning.
     "--fake=real": "the generated images are the real ones",
     "--fake=copy": "the generated images are the real ones",
     "--fake=jpeg": "the real files are PNG, and the generated ones JPEG",
     "--fake=few": "24 real and 7 generated images: most metrics depend on both counts; --samples=7",
-    "--real=classes --fake=shares.npz": "the shares of classes differ: cat are 67% of the real "
+    "--real=classes --fake=shares.npz": "the class proportions differ: cat is 67% of the real "
                                         "images and 10% of the generated ones",
-    "--fake=gray": "all generated images are gray, and the real ones have colors",
+    "--fake=gray": "all generated images are gray, but the real ones are in color",
     "--real=large --fake=run --resolution=8": "resizing of the real images: center squares to",
-    "--fake=fake --samples=5": "with fewer samples than dimensions it says little"}
+    "--fake=fake --samples=5": "with fewer samples than dimensions it is unreliable"}
 
 
 def completed(words: str) -> str:
@@ -271,10 +271,10 @@ def test_what_changes_a_number_is_a_warning(words, run, extractor, tmp_path):
 
 
 FEATURES = {
-    "inceptoin": "efficientnet, classifier, or a file .pth or .keras. Did you mean 'inception'?",
+    "inceptoin": "efficientnet, classifier, or a .pth or .keras file. Did you mean 'inception'?",
     "gone.pth": "--features=gone.pth: no such file",
-    "classifier": "is trained on data with a name, such as --real=digits, or is that of a",
-    "inception": "(no network): download it elsewhere, and write Inception2015.weights = 'PATH'"}
+    "classifier": "needs data with a name, such as --real=digits, or a run in --fake that",
+    "inception": "(no network): download it elsewhere, and set Inception2015.weights = 'PATH'"}
 
 
 @pytest.mark.parametrize("name", FEATURES)

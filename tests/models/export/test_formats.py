@@ -124,8 +124,8 @@ def test_what_onnx_does_not_have_is_named(function, words, tmp_path, capfd):
   assert formats.write(whole, ["savedmodel"], tmp_path) == [tmp_path / "network"]
   capfd.readouterr()
   line = refusal(formats.write, whole, ["onnx"], tmp_path)
-  assert line.startswith(f"network: ONNX cannot hold it ({words}")
-  assert line.endswith("; write --formats=savedmodel, which holds any network")
+  assert line.startswith(f"network: cannot be converted to ONNX ({words}")
+  assert line.endswith("; use --formats=savedmodel, which supports any network")
   assert capfd.readouterr().err == ""
 
 

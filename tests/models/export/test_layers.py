@@ -149,12 +149,12 @@ def test_a_gan_has_its_generator_by_default_and_others_by_name():
 
 
 @pytest.mark.parametrize("step, names, line", [
-    (tf.Module, [], "Module is no GAN and no agent, and has no Keras network as an attribute"),
+    (tf.Module, [], "Module is neither a GAN nor an agent, and none of its attributes is a Keras"),
     (Step, ["encoder"], "--networks=encoder: the run has no encoder; it has scores and pair and "),
     (Step, ["unused"], "--networks=unused: the step does not call it"),
-    (Step, ["pair"], "--networks=pair: its result is a tuple, and a file has one tensor"),
-    (Callers, ["recurrent"], "a loop that reads variables, or collects .* give a recurrent layer "
-     "unroll=True"),
+    (Step, ["pair"], "--networks=pair: it returns a tuple, but a file holds one tensor"),
+    (Callers, ["recurrent"], "a loop that reads variables, or collects .* give the recurrent "
+     "layer unroll=True"),
     (GAN, ["encoder"], "the run has no encoder; it has generator and discriminator$")])
 def test_what_cannot_be_exported_is_refused_in_one_line(step, names, line):
   with pytest.raises(UsageError, match=line):

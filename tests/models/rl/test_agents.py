@@ -86,5 +86,5 @@ def test_a_replay_that_was_not_restored_is_filled_again(scripted, monkeypatch, l
 
 def test_actors_in_processes_step_their_environments_in_turn():
   environments = Environments("Pendulum-v1", 2, "async")
-  with pytest.raises(UsageError, match=r"vectorization = 'async': .* = 2 each .*; write 'sync'"):
+  with pytest.raises(UsageError, match=r"vectorization = 'async': .* = 2 each .*; use 'sync'"):
     agents.make_actor(environments, types.SimpleNamespace(), None, processes=2)

@@ -67,7 +67,7 @@ def test_the_lengths_of_the_configurations(name):
 def test_a_run_that_ends_before_its_first_training_step_is_refused(total):
   config.parse([], [f"training_steps.total_environment_steps = {total}"])
   with pytest.raises(UsageError, match=rf"total_environment_steps = {total}: training begins "
-                     r"after RateLimiter.learning_starts = 1000 of them; write more"):
+                     r"after RateLimiter.learning_starts = 1000 of them; use more"):
     training_steps()
 
 
@@ -77,5 +77,5 @@ def test_an_agent_of_the_other_kind_is_refused():
     check_on_policy(has_rollouts=True)  # The run has a number of training steps.
     training_steps()
     check_on_policy(has_rollouts=False)
-    with pytest.raises(UsageError, match=r"on_policy = False: .* learns from Rollouts; write True"):
+    with pytest.raises(UsageError, match=r"on_policy = False: .* learns from Rollouts; use True"):
       check_on_policy(has_rollouts=True)

@@ -151,7 +151,7 @@ def test_only_one_process_converts_to_a_folder(photos, tmp_path, capsys):
 
   convert_lib.convert(list_folder(str(photos)), str(tmp_path / "out"), 2, shown=shown)
   for status, line in refused:
-    assert status == 2 and f"{tmp_path / 'out'}: another process converts images to this" in line
+    assert status == 2 and f"{tmp_path / 'out'}: another process is converting images to" in line
   assert TFRecords(str(tmp_path / "out"), 8).size == 11
 
 
@@ -170,8 +170,8 @@ def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):
     assert status == 2 and "\n" not in error
     return error.removeprefix("error: ")
 
-  assert line(photos, out, "--shards=12").startswith("--shards=12: write a number from 1 to 11")
-  assert line(photos, out, "--shards=1", "--resolution=0").startswith("--resolution=0: write a")
+  assert line(photos, out, "--shards=12").startswith("--shards=12: must be from 1 to 11")
+  assert line(photos, out, "--shards=1", "--resolution=0").startswith("--resolution=0: must be")
   assert "no such folder" in line("nowhere", out, "--shards=1")
   assert line(photos, photos, "--shards=1").startswith(f"{photos}: holds something else; write")
   run(capsys, photos, out, "--shards=1")
@@ -186,10 +186,10 @@ def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, ca
   words = [tmp_path / "in", tmp_path / "out", "--shards=1", "--resolution=8"]
   status, _, line = run(capsys, *words)
   assert status == 2 and line.startswith(f"error: {bad} cannot be read as an image (its content")
-  assert line.endswith("to leave out such images, write --skip_unreadable")
+  assert line.endswith("to skip such images, use --skip_unreadable")
   bad.unlink()
   status, _, line = run(capsys, *words)
-  assert status == 2 and f"{tmp_path / 'out'}: holds a part of another conversion, or the" in line
+  assert status == 2 and f"{tmp_path / 'out'}: holds part of a different conversion, or the" in line
 
 
 @pytest.mark.parametrize("flags", [[], ["--resolution=8"]], ids=["copied", "resized"])
@@ -203,13 +203,13 @@ def test_unreadable_images_are_left_out_and_named_if_asked(flags, tmp_path, caps
   torn.write_bytes(torn.read_bytes()[:-30])
   words = [tmp_path / "in", out, "--shards=3", *flags]
   if flags:  # It goes on where it stopped.
-    assert "to leave out such images, write --skip_unreadable" in run(capsys, *words)[2]
+    assert "to skip such images, use --skip_unreadable" in run(capsys, *words)[2]
   else:  # What was copied was not decoded.
     source = list_folder(str(tmp_path / "in"))
     source.read = lambda index: (folder / ("gone" if index == 4 else "1.png")).read_bytes()
     with pytest.raises(UsageError, match=r"4.png cannot be read as an image \(.*No such file"):
       convert_lib.convert(source, str(out), 3)
-    assert "holds a part of another conversion" in run(capsys, *words, "--skip_unreadable")[2]
+    assert "holds part of a different conversion" in run(capsys, *words, "--skip_unreadable")[2]
     shutil.rmtree(out)
   status, [line], _ = run(capsys, *words, "--skip_unreadable")
   assert status == 0 and f"3 images of 1 classes in {out}, without 2 that cannot be read;" in line

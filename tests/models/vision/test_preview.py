@@ -61,22 +61,22 @@ def test_a_folder_with_every_fault_gets_a_line_for_each(photos, tmp_path, capsys
   _, shown = page_of(capsys, tmp_path, photos, f"--test={tmp_path / 'test'}")
   assert shown == [
       f"wrote {tmp_path / 'a.html'}: 10 images of 2 classes",
-      "warning: 1 image cannot be read: dog/torn.png (image file is truncated). A training stops "
+      "warning: 1 image cannot be read: dog/torn.png (image file is truncated). Training stops "
       "there, unless on_error = 'skip'.",
-      "warning: 1 image in two classes or more: copies with equal content and different labels, "
+      "warning: 1 image in two or more classes: copies with equal content and different labels, "
       "such as cat/0.png, cat/copy.png, dog/a_cat.png.",
-      f"warning: 1 image of {tmp_path / 'test'} to test on is among those to train on: "
+      f"warning: 1 test image of {tmp_path / 'test'} is among the training images: "
       "cat/leaked.png.",
       "warning: 2 of 9 images are exact copies of another, such as cat/0.png, cat/copy.png, "
-      "dog/a_cat.png. Held-out images may be among those trained on.",
-      "warning: 2 sizes, the shorter side from 32 to 64 px. A training gets center squares, "
-      "without 33 % of the median image."]
+      "dog/a_cat.png. Held-out images may be among the training images.",
+      "warning: 2 sizes, the shorter side from 32 to 64 px. Training uses center squares, "
+      "without 33% of the median image."]
 
 
 def test_a_test_set_of_other_classes_is_named(photos, tmp_path, capsys):
   (tmp_path / "test" / "dog").rename(tmp_path / "test" / "eel")
   _, shown = page_of(capsys, tmp_path, photos, f"--test={tmp_path / 'test'}")
-  assert f"warning: {tmp_path / 'test'} has other classes: cat, eel. Its labels mean " in str(shown)
+  assert f"warning: {tmp_path / 'test'} has different classes: cat, eel. Its labels" in str(shown)
 
 
 def embedded(text):
@@ -113,7 +113,7 @@ def test_names_are_escaped_and_very_many_classes_are_not_all_shown(tmp_path, cap
   text, shown = page_of(capsys, tmp_path, "many", "--samples=130")
   assert "<0>" not in text and text.count('<h3><span title="&lt;') == 60
   assert "60 of 70 classes" in text and "130 of 140 images, drawn at random, were looked" in text
-  assert shown[1:] == ["warning: 1 class without any image: <69>."]
+  assert shown[1:] == ["warning: 1 class without images: <69>."]
 
 
 def test_a_turned_photo_has_the_size_that_a_person_sees_and_no_fault(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_a_turned_photo_has_the_size_that_a_person_sees_and_no_fault(tmp_path, c
 @pytest.mark.parametrize("words, line", [
     (["nowhere"], "nowhere: no such folder or file; write a folder or .zip of images, an .npz"),
     (["digits", "--resolution=0"], "--resolution=0: must be at least 1"),
-    (["digits", "--out=no/where.html"], "--out=no/where.html: no is no folder"),
+    (["digits", "--out=no/where.html"], "--out=no/where.html: no is not a folder"),
     (["digits", "--resolution=64"], "--resolution=64: the images of digits have 8 px"),
     (["digits", "--gin_param=ImageFolder.resolution = 8"],
      "--gin_param: ImageFolder.resolution is never used"),
@@ -148,7 +148,7 @@ def test_a_folder_without_a_readable_image_is_refused(tmp_path, capsys):
   status, _, error = run(capsys, tmp_path)
   assert (status, error) == (
       2, f"error: {tmp_path}: none of 1 images can be read, such as a/1.png (its content is not "
-         "that of an image)")
+         "an image)")
 
 
 def test_what_a_person_must_know_is_at_the_top(tmp_path, capsys):
@@ -163,16 +163,16 @@ def test_what_a_person_must_know_is_at_the_top(tmp_path, capsys):
   text, shown = page_of(capsys, tmp_path, tmp_path / "in", "--resolution=240")
   path = tmp_path / "in"
   assert shown[1:] == [
-      f"warning: {path}: classes lose most of their files: dog 3 of 4 (files that are no images: "
-      ".heic), such as dog/0.heic. A training stops there, unless on_error = 'skip'.",
-      f"warning: {path}: 1 left out: links to nothing, such as cat/gone.png.",
-      f"warning: {path}: 3 left out: files that are no images: .heic, such as dog/0.heic.",
+      f"warning: {path}: classes lose most of their files: dog 3 of 4 (files that are not images: "
+      ".heic), such as dog/0.heic. Training stops there, unless on_error = 'skip'.",
+      f"warning: {path}: 1 left out: broken links, such as cat/gone.png.",
+      f"warning: {path}: 3 left out: files that are not images: .heic, such as dog/0.heic.",
       "warning: 1 image is nearly black, with no level above 15 of 255: dog/12_bits.png. Files of "
       "16 bits keep their upper 8: multiply 10 bits by 64, 12 by 16, 14 by 4, and save them again.",
-      "warning: 3 images are much smaller than the 240 px of a training, which enlarges them up to "
+      "warning: 3 images are much smaller than the 240 px of training, which enlarges them up to "
       "10.0 times: cat/0.png, cat/1.png, cat/2.png.",
-      "warning: 2 sizes, the shorter side from 24 to 240 px. A training gets center squares, "
-      "without 0 % of the median image."]
+      "warning: 2 sizes, the shorter side from 24 to 240 px. Training uses center squares, "
+      "without 0% of the median image."]
   top, _, _ = text.partition("Classes")
   assert all(line.removeprefix("warning: ") in html.unescape(top) for line in shown[1:])
 

@@ -176,15 +176,15 @@ def test_a_split_and_a_column_of_hugging_face_are_named_or_refused(tmp_path, mon
   assert HuggingFace(pets, 8, label=None).class_names == ("all",)
   for settings, line in [
       ({"label": "bred"}, f"no such column in {pets}; it has: image, label, size, share, breed, "
-                          "young; write None if images have no classes"),
-      ({"image": "label"}, f"HuggingFace.image = 'label': is no column of images in {pets}"),
-      ({"label": "share"}, f"HuggingFace.label = 'share' of {pets}: has '0.5', which is no class"),
+                          "young; use None if images have no classes"),
+      ({"image": "label"}, f"HuggingFace.image = 'label': is not an image column in {pets}"),
+      ({"label": "share"}, f"HuggingFace.label = 'share' of {pets}: has '0.5', which is not a cl"),
       ({"split": "validation"}, f"path = '{pets}': 'validation' cannot be opened (")]:
     assert line in line_of(pets, 8, **settings)
   opened = sources.open_encoded(f"hf:{pets}@test,label=breed")
   assert (opened.labels.tolist(), opened.class_names) == ([0], ("collie",))
   assert sources.open_encoded(f"hf:{pets},label=").class_names == ("all",)
-  assert "'lable=breed' is no column; write image=COLUMN or label=COLUMN" in refusal(
+  assert "'lable=breed' is not a column; use image=COLUMN or label=COLUMN" in refusal(
       sources.open_encoded, f"hf:{pets},lable=breed")
   monkeypatch.setenv("HF_HUB_OFFLINE", "1")
   assert "nowhere': 'train' cannot be opened (" in line_of(str(tmp_path / "nowhere"), 8)
@@ -221,9 +221,9 @@ def test_a_feature_inside_another_one_is_a_class(tmp_path):
   _, labels = read(made(label="attributes/Smiling"), np.arange(5))
   assert labels.tolist() == smiles
   for label, line in [
-      ("attributes", "has several features in faces; write one of: attributes/Male, attributes/Sm"),
+      ("attributes", "has several features in faces; use one of: attributes/Male, attributes/Sm"),
       ("attributes/Old", "no such feature in faces; it has: attributes/Male, attributes/Smiling"),
-      ("boxes", "is no class in faces, but has the shape (None,); write one of: attributes, boxes"),
+      ("boxes", "is not a class in faces, but has the shape (None,); use one of: attributes, box"),
       ("breed", "no such feature in faces; it has: attributes, boxes, image")]:
     assert line in refusal(made, label=label)
 

@@ -88,7 +88,7 @@ def test_with_statistics_alone_memory_does_not_grow_with_the_samples(tmp_path, m
 
 def test_the_distance_within_classes_needs_a_conditional_generator(tmp_path):
   quality = FeatureMetrics(Digits(), tmp_path, Means, ["intra_fid"], 1700)
-  with pytest.raises(UsageError, match="has 'intra_fid', and the generator has no classes"):
+  with pytest.raises(UsageError, match="has 'intra_fid', but the generator has no classes"):
     quality.measure(lambda n, part: IMAGES[:n][part])
 
 

@@ -47,7 +47,7 @@ def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
     found = evaluator(gan := Gan(num_classes=4))
   assert made == [("data", "folder")]  # Its classifier is trained once.
   assert found.scalars == {"images": 7, "classes": 4}
-  assert found.method == "in words; labels in the shares of the data"
+  assert found.method == "in words; labels in the proportions of the data"
   assert [len(z) for z in gan.codes] == [9, 7]
   colors = found.images["samples"][16::33, 16::33, 0]  # The middle of each enlarged image.
   levels = np.round((np.array([0, 1, 2, 3, 0, 1, 2, 3, 0]) / 8 + 1) * 127.5)
@@ -55,7 +55,7 @@ def test_an_evaluation_has_a_picture_and_the_numbers_of_its_quality():
 
 
 @pytest.mark.parametrize("balanced, words, counts", [
-    (False, "the shares of the data", [9, 0, 1]), (True, "equal shares", [5, 0, 5])])
+    (False, "the proportions of the data", [9, 0, 1]), (True, "equal proportions", [5, 0, 5])])
 def test_labels_have_the_shares_of_the_data_and_the_picture_has_all(balanced, words, counts):
   labels = np.array([0, 2, *[0] * 8])
   data = InMemoryImages(np.zeros([10, 2, 2, 1], np.uint8), labels, ("a", "b", "c"))

@@ -34,7 +34,7 @@ def test_real_images_are_near_and_cover_all_classes(quality):
   noise = quality.measure(lambda n: RNG.uniform(-1, 1, [n, 8, 8, 1]))
   assert asked == [300]
   assert quality.description.startswith("300 real and 300 generated images; 64 features")
-  assert "on 359 others (not Inception)" in quality.description
+  assert "on 359 held-out images (not Inception)" in quality.description
   assert list(result) == ["classifier_frechet_distance", "classes_covered", "classifier_accuracy",
                           "classifier_confidence"]
   assert all(type(value) is float for value in result.values())
@@ -102,7 +102,7 @@ def test_data_of_one_class_is_drawn_and_not_measured(tmp_path):
   source = InMemoryImages(images_of([9]), np.zeros(9, int), ("all",))
   found = SampleEvaluator(source, str(tmp_path), rows=2)(Colors())
   assert found.scalars == {} and "samples" in found.images
-  assert "data of one class; for distances write SampleEvaluator.quality = @Fea" in found.method
+  assert "data of one class; for distances set SampleEvaluator.quality = @Feat" in found.method
   assert not list(tmp_path.iterdir())  # No classifier.
 
 

@@ -85,8 +85,8 @@ def test_a_run_has_the_classes_of_its_training():
   pets = Classes(("cat", "dog"), (1, 2))
   for facts in ({}, {"data": source.summary()}):
     assert sampling.classes_of_run(run, facts) == pets
-  with pytest.raises(UsageError, match="was trained on the classes cat, eel, and its data has cat, "
-                                       "dog now"):
+  with pytest.raises(UsageError, match="was trained on the classes cat, eel, but its data now has "
+                                       "cat, dog"):
     sampling.classes_of_run(run, {"data": {"classes": {"cat": 1, "eel": 2}}})
   without = types.SimpleNamespace(module=Painter(), inputs=source)
   assert not sampling.classes_of_run(without, {"data": source.summary()})
@@ -207,15 +207,15 @@ def test_reconstructions_come_in_batches_with_their_classes():
 # ---- What is refused ----------------------------------------------------------------------------
 
 
-NOWHERE = "write several seeds, several classes, or as many of both"
+NOWHERE = "give several seeds, several classes, or equally many of both"
 
 
 @pytest.mark.parametrize(("gan", "call", "line"), [
     *((latents, lambda latents, share=share: distributions.truncated(latents, share), line)
       for latents, share, line in [
           (normal_latents, -1.0, "truncation = -1.0: must be above 0"),
-          (uniform_latents, 1.5, "the latents are uniform in .-1, 1.*; write at most 1"),
-          (own_latents, 0.5, "these are of 'own_latents'; leave it out")]),
+          (uniform_latents, 1.5, "trained on latents uniform in .-1, 1.*; use at most 1"),
+          (own_latents, 0.5, "these come from 'own_latents'; leave it out")]),
     *((Painter(num_classes=4), lambda gan, to=to: sampling.interpolate(gan, 5, *to), NOWHERE)
       for to in [([1], []), ([1], [2]), ([1, 2, 3], [1, 2])]),
     (Painter(), lambda gan: sampling.set_standing_statistics(gan, 3),
@@ -224,7 +224,7 @@ NOWHERE = "write several seeds, several classes, or as many of both"
     (Painter(), lambda gan: drawn(gan, 1, classes=[0, 1]),
      "classes 0, 1: the GAN was trained without classes"),
     (Painter(), lambda gan: sampling.reconstruct(gan, np.zeros([1, 1, 1, 1], np.uint8)),
-     "Painter cannot reconstruct images; a class that has an encoder takes `reconstruct = "),
+     "Painter cannot reconstruct images; if the class has an encoder, set `reconstruct = "),
     (Painter(lambda name, shape: tf.fill(shape, math.nan)), lambda gan: drawn(gan, 1),
      "the images are not finite")])
 def test_what_cannot_be_sampled_is_refused(gan, call, line):

@@ -47,7 +47,7 @@ def test_half_of_the_elements_move_and_none_leaves_the_range():
 
 
 def test_a_share_of_no_element_is_refused():
-  with pytest.raises(UsageError, match=r"fraction = 0\.05: is no element of a latent of length 4"):
+  with pytest.raises(UsageError, match=r"fraction = 0\.05: is less than one element of a latent"):
     LatentOptimization(fraction=0.05)(quadratic, tf.constant(Z))
   moved, _ = LatentOptimization(steps=0, fraction=0.05)(quadratic, tf.constant(Z))
   np.testing.assert_array_equal(moved, Z)

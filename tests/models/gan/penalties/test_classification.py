@@ -54,5 +54,5 @@ def test_scores_are_those_without_a_classifier(float64):
 
 def test_a_discriminator_without_a_classifier_is_refused():
   scores = scores_of(lambda images, labels, training: tf.reduce_mean(images, [1, 2, 3]))
-  with pytest.raises(UsageError, match=r"gives scores alone; write .*@ACGANDiscriminator"):
+  with pytest.raises(UsageError, match=r"returns only scores; set .*@ACGANDiscriminator"):
     classification()(scores)

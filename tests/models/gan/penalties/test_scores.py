@@ -51,12 +51,12 @@ def test_gradients_are_taken_before_the_augmentation(float64):
 
 
 @pytest.mark.parametrize("penalty, make, message", [
-    *((penalty, make, f"judge.*{make.__name__}.* depend on the others in the")
+    *((penalty, make, f"judge.*{make.__name__}.* depend on the rest of the")
       for make in (replicator.GlobalBatchNorm, keras.layers.BatchNormalization)
       for penalty in (r1, wgan_gp, consistency)),
     (r1, keras.layers.LayerNormalization, "LayerNormalization. has wrong second derivatives"),
     (r1, lambda: keras.layers.GroupNormalization(2), "GroupNormalization. has wrong second"),
-    *((r1, lambda make=make: make(0.5), r"judge.*\(Dropout\) draws for the rows of its batch")
+    *((r1, lambda make=make: make(0.5), r"judge.*\(Dropout\) draws random numbers for each row")
       for make in (replicator.Dropout, keras.layers.Dropout))])
 def test_layers_that_make_a_penalty_wrong_are_refused(penalty, make, message):
   images = tf.constant(REAL, tf.float32)
@@ -73,5 +73,5 @@ def test_an_operation_without_second_derivatives_is_named(penalty):
   discriminator = judge(Resize())
   images = tf.constant(REAL, tf.float32)
 
-  with pytest.raises(UsageError, match=r"judge.*TensorFlow has none of ResizeBilinearGrad"):
+  with pytest.raises(UsageError, match=r"judge.*TensorFlow does not have those of ResizeBilinear"):
     Replicator().run(lambda: penalty()(Scores(discriminator, images, images)))

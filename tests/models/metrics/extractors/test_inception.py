@@ -125,4 +125,4 @@ def test_without_a_network_one_line_says_what_to_do(cache, monkeypatch):
   monkeypatch.setattr(inception, "URL", "http://127.0.0.1:9/weights.pth")
   message = refusal(Inception2015)
   assert "http://127.0.0.1:9/weights.pth cannot be downloaded" in message
-  assert message.endswith("write Inception2015.weights = 'PATH'")
+  assert message.endswith("set Inception2015.weights = 'PATH'")

@@ -371,7 +371,7 @@ def test_a_process_that_gives_up_acts_no_further_and_resumes_where_it_was(script
   actor.collect(policy, 4)
   seen: list = []
   monkeypatch.setattr("models.rl.acting.actor.gives_up", lambda: len(seen) > 3)
-  with pytest.raises(GivenUp, match="Scripted-v0: the actor still acts"):
+  with pytest.raises(GivenUp, match="Scripted-v0: the actor is still acting"):
     actor.collect(lambda *given: seen.append(given) or policy(*given), 100)
   assert len(recorder.rows) == 1 and actor.environment_steps.numpy() == 4
   seen.clear()
@@ -405,7 +405,7 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost():
   victim.join()
   actor.collect(policy, 200)
   assert_equal(others.all(), rows.all())
-  assert len(warnings) == 1 and "all environments are started again" in warnings[0]
+  assert len(warnings) == 1 and "all environments are restarted" in warnings[0]
   actor.environments.close()
 
 

@@ -41,7 +41,7 @@ def test_scalars_are_those_of_whole_episodes(scripted):
       "return": (4 + 8 + 8) / 3, "return_std": np.std([4, 8, 8]), "return_min": 4,
       "return_max": 8, "episode_length": 4})
   assert not found.images
-  assert "Scripted-v0: 3 whole episodes of greedy actions" in found.method
+  assert "Scripted-v0: 3 whole episodes with greedy actions" in found.method
   assert len([x for x in log if isinstance(x, float)]) == 3 * 4
 
 
@@ -271,7 +271,7 @@ def test_a_failed_episode_does_not_count_and_is_reported(scripted):
   found = evaluate("Scripted-v0", half, warnings, picture=False)
   assert (found.scalars["return_min"], found.scalars["return_max"]) == (8, 8)
   assert found.scalars["episode_length"] == 4
-  assert "Scripted-v0: 2 of 3 episodes, because the others failed, of greedy" in found.method
+  assert "Scripted-v0: 2 of 3 episodes (the rest failed) with greedy" in found.method
   assert len([x for x in log if isinstance(x, float)]) == 4 + 3 + 4  # Then it stays where it is.
   [line] = warnings
   assert line.startswith("evaluation: Scripted-v0, episode 1: ValueError: boom")

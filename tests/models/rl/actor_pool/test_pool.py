@@ -178,7 +178,7 @@ def test_exploration_is_divided_and_warnings_name_the_actor():
 @pytest.mark.parametrize("settings, message", [
     ({"processes": 3}, "make_actor.processes = 3: Environments.number = 4 cannot be divided"),
     ({"processes": -1}, "make_actor.processes = -1"),
-    ({"where": "moon"}, "ActorPool.where = 'moon': write 'local' or 'ray'"),
+    ({"where": "moon"}, "ActorPool.where = 'moon': must be 'local' or 'ray'"),
     ({"steps_per_order": 0}, "steps_per_order = 0"),
 ])
 def test_settings_that_cannot_work_are_refused(settings, message):
@@ -188,7 +188,7 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 def test_several_learner_processes_are_refused(monkeypatch):
   monkeypatch.setattr(context.run, "num_input_pipelines", 2)
-  with pytest.raises(UsageError, match=r"processes = 2: .* several; write 0"):
+  with pytest.raises(UsageError, match=r"processes = 2: .* several; use 0"):
     Learner()
 
 

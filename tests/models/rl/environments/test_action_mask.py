@@ -83,7 +83,7 @@ def test_random_actions_are_possible_ones(masked):
 
 @pytest.mark.parametrize("settings, words", [
     ({"place": "nowhere"}, "there is no info['action_mask']"),
-    ({"size": 2}, "its action_mask has 2 numbers, and its actions have 3 options"),
+    ({"size": 2}, "its action_mask has 2 numbers, but its actions have 3 options"),
     ({"actions": Box(-1, 1, [3])}, "the actions of Masked-v0 are Box(-1.0, 1.0, (3,), float32); ")])
 def test_masks_that_do_not_fit_are_refused(masked, settings, words):
   said = refusal(masked, **settings)

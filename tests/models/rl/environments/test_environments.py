@@ -110,7 +110,7 @@ def test_bindings_of_gin_that_other_processes_would_lack_are_refused(monkeypatch
 def test_wrappers_with_statistics_are_refused_wherever_they_are(wrapper, remedy):
   line = refusal(Environments, "Pendulum-v1", wrappers={
       f"gymnasium.wrappers:{wrapper}": {}, "gymnasium.wrappers:ClipReward": {"max_reward": 1.0}})
-  assert f"its wrapper {wrapper} has statistics, " in line and remedy in line
+  assert f"its wrapper {wrapper} keeps statistics, " in line and remedy in line
 
 
 def test_a_discrete_action_has_the_dtype_of_its_space(scripted):
@@ -253,7 +253,7 @@ def test_an_episode_whose_end_is_hidden_is_cut_at_the_limit_with_one_line(
   assert [each.truncated.tolist() for each in outcomes] == [[False] * 2] * 2 + [[True, False]]
   warnings = [line for outcome in outcomes for line in outcome.warnings]
   assert warnings == ["Scripted-v0: hiding:Hidden hides the ends of episodes: after 5 steps one "
-                      "was neither terminated nor truncated; each is cut there"]
+                      "was neither terminated nor truncated; all are cut off there"]
   environments.reset({0: 3})
   later = [environments.step(column(0, 0)) for _ in range(2)]
   assert [outcome.truncated.tolist() for outcome in later] == [[False, False], [False, True]]

@@ -49,7 +49,7 @@ def test_the_factor_is_said_once(capsys):
   for _ in range(2):
     Environments("MountainCarContinuous-v0", wrappers={REPEAT: {"repeat": 5}})
   assert capsys.readouterr().err == (
-      "note: MountainCarContinuous-v0: each action lasts 5 frames of the simulator, and numbers of "
+      "note: MountainCarContinuous-v0: each action lasts 5 frames of the simulator, and "
       "environment steps count frames\n")
 
 

@@ -60,10 +60,10 @@ def test_other_observations_are_vectors(space, size, dtype):
 
 
 @pytest.mark.parametrize("space, words", [
-    (box(0, 255, (3, 84, 84), np.uint8), "become images of bytes, 84 x 84 x 3"),
+    (box(0, 255, (3, 84, 84), np.uint8), "are converted to bytes, 84 x 84 x 3"),
     (box(0, 1, (64, 64, 3), np.float32), "images of float32, Box(0.0, 1.0, (64, 64, 3), float32)"),
-    (box(0, 255, (4, 84, 84, 1), np.uint8), "and write Environments.stack"),
-    (box(0, 65535, (64, 64, 1), np.uint16), "a vector of 4,096 numbers of float32, which no conv"),
+    (box(0, 255, (4, 84, 84, 1), np.uint8), "and set Environments.stack"),
+    (box(0, 65535, (64, 64, 1), np.uint16), "a vector of 4,096 float32 numbers, without conv"),
     (spaces.Dict({"image": box(0, 255, (64, 64, 3), np.uint8), "x": spaces.Discrete(3)}),
      "'gymnasium.wrappers:FilterObservation': {'filter_keys': ['NAME']}"),
     (box(0, 255, (84, 84), np.uint8), ""), (box(-1, 1, (2000,), np.float32), ""),

@@ -100,4 +100,4 @@ def test_atoms_that_do_not_reach_are_a_line_with_those_that_do():
   assert "v_min = -150 and .v_max = 150" in line
   assert line.endswith("allow CategoricalReturns.v_min = -1600 and CategoricalReturns.v_max = 0")
   replay.discount = 1.0
-  assert doubts(0.2)["clipped_returns"].endswith("write bounds that hold all returns")
+  assert doubts(0.2)["clipped_returns"].endswith("set bounds that cover all returns")

@@ -95,7 +95,7 @@ def test_absolute_times_in_float64_are_as_those_from_0_and_in_float32_are_a_line
   for start in (1e8, 1.78e9):
     normalizer = Normalizer((1,))
     [line] = normalizer.update((start + seconds).astype(np.float32))
-    assert "write Environments.observation_dtype = 'float64'" in line
+    assert "set Environments.observation_dtype = 'float64'" in line
     assert normalizer.update((start + seconds).astype(np.float32)) == []  # It was said.
   assert Normalizer((1,)).update((4e6 + 1e3 * seconds).astype(np.float32)) == []
 
@@ -119,15 +119,15 @@ def test_networks_that_saw_others_must_not_see_normalized_observations(monkeypat
   normalizer.update(SEEN)
   monkeypatch.setattr(context.run.outside, "step", 5)
   normalizer.update(SEEN)
-  line = r"^Normalizer.enabled = True: the networks {} have seen observations as they are so far"
+  line = r"^Normalizer.enabled = True: the networks {} were trained on observations that are not"
   with pytest.raises(UsageError, match=line.format("of this run")):
     Normalizer((3,)).update(SEEN)
-  with pytest.raises(UsageError, match=line.format("that are taken")):
+  with pytest.raises(UsageError, match=line.format("taken from another run")):
     Normalizer((3,)).check_taken()
   normalizer.check_taken()
   Normalizer((3,), enabled=False).check_taken()
   normalizer.enabled = False
-  with pytest.raises(UsageError, match=r"^Normalizer.enabled = False: the networks that are taken"):
+  with pytest.raises(UsageError, match=r"^Normalizer.enabled = False: the networks taken from"):
     normalizer.check_taken()
 
 

@@ -142,7 +142,7 @@ def test_recorded_episodes_fill_a_replay_and_a_normalizer(own, tmp_path):
   seen = np.concatenate([each[0] for each in played])
   np.testing.assert_allclose(normalizer.mean.numpy(), seen.mean(0), rtol=1e-4)
   assert refusal(recorded.insert, folders, environments, make(19)) == (
-      "Replay.capacity: the recorded episodes have 20 timesteps, and there is room for 19; write "
+      "Replay.capacity: the recorded episodes have 20 timesteps, but there is room for 19; use "
       "20")
 
 
@@ -164,5 +164,5 @@ def test_data_sets_that_do_not_fit_are_refused(own, tmp_path):
     said = refusal(conversion.timesteps_of, own(kind), episode, 0, "own-v0")
     assert said.startswith("'own-v0': ") and "Own-v0" in said
     gymnasium.registry.pop("Own-v0")
-  assert "is no data set of episodes, which has a file data/main_data.hdf5" in refusal(
+  assert "is not a data set of episodes, which has a file data/main_data.hdf5" in refusal(
       lambda: next(dataset.read(str(tmp_path))))

@@ -114,10 +114,10 @@ def test_rewards_have_a_threshold():
     ({"reward": functools.partial(sparse_reward, threshold=2.0)}, {"desired": 5.0},
      "Hindsight.reward: is 0 where the environment's reward is -1, at a distance of 2 from"),
     ({}, {"desired": 5.0, "terminated": True},
-     "Hindsight.terminates_at = None: episodes terminate with the reward 0; write "
+     "Hindsight.terminates_at = None: episodes terminate with the reward 0; set "
      "Hindsight.terminates_at = 0"),
     ({"terminates_at": 0.0}, {"desired": 3.0},
-     "Hindsight.terminates_at = 0.0: an episode goes on after the reward 0; write None")])
+     "Hindsight.terminates_at = 0.0: an episode continues after the reward 0; use None")])
 def test_a_reward_that_is_not_that_of_the_environment_is_refused(settings, kwargs, words):
   assert refusal(replay_of(**settings).insert, episode(0, 5, **kwargs)).startswith(words)
 

@@ -223,7 +223,7 @@ def test_errors_of_another_shape_are_refused():
 def test_another_length_of_transitions_is_refused():
   replay, other = prioritized_replay(), prioritized_replay(n_step=2)
   other.n_step.assign(replay.n_step)  # As a checkpoint does.
-  with pytest.raises(UsageError, match=r"^Replay.n_step = 2: .* has transitions of 1; write 1"):
+  with pytest.raises(UsageError, match=r"^Replay.n_step = 2: .* has transitions of n_step = 1; "):
     other.insert(timesteps_of(0, [CONTINUES]))
 
 

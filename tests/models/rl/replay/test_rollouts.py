@@ -104,7 +104,7 @@ def test_a_rollout_without_a_step_ends_the_run(rollouts, step):
 
 def test_a_rollout_is_due_after_its_updates_and_must_not_be_late(rollouts):
   assert rollouts.steps_before(0) == 20
-  with pytest.raises(UsageError, match=r"^Rollouts: the run goes on at step 30, .* do not fit; "):
+  with pytest.raises(UsageError, match=r"^Rollouts: the run resumes at step 30, .* does not fit "):
     rollouts.steps_before(30)
   rollouts.insert(timesteps(FLAGS[:4]))
   assert rollouts.steps_before(14) == 20

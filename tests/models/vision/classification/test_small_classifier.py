@@ -122,7 +122,7 @@ def test_one_image_is_refused():
 
 def test_data_of_one_class_is_refused_in_one_line(tmp_path):
   source = InMemoryImages(np.zeros([8, 8, 8, 1], np.uint8), np.zeros(8, int), ("all",))
-  with pytest.raises(UsageError, match=r"^data of one class: .* write FeatureMetrics\.extractor = "
+  with pytest.raises(UsageError, match=r"^data of one class: .* set FeatureMetrics\.extractor = "
                                        "@EfficientNetLite0, or @Inception2015$"):
     load_or_train(source, tmp_path)
   assert not list(tmp_path.iterdir())

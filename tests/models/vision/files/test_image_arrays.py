@@ -51,12 +51,12 @@ def test_gray_images_may_have_no_channel_and_all_one_class(tmp_path):
 
 @pytest.mark.parametrize("arrays, settings, line", [
     ({}, {"images": "x"}, "'x': no such array in {path}; it has: images, labels"),
-    ({}, {"labels": "y"}, "'y': no such array in {path}; it has: images, labels; write None"),
-    ({"images": IMAGES / 255}, {}, "float64 [6, 8, 10, 3] in {path}; images are uint8 [n, h,"),
+    ({}, {"labels": "y"}, "'y': no such array in {path}; it has: images, labels; use None"),
+    ({"images": IMAGES / 255}, {}, "float64 [6, 8, 10, 3] in {path}; must be uint8 [n, h,"),
     ({"images": IMAGES[..., :2]}, {}, "ImageArrays.images = 'images': is uint8 [6, 8, 10, 2] in"),
-    ({"labels": LABELS[:5]}, {}, "is int64 [5] in {path}; labels of these images are integers or"),
+    ({"labels": LABELS[:5]}, {}, "is int64 [5] in {path}; must be integers or class names"),
     ({"labels": LABELS - 1}, {}, "ImageArrays.labels = 'labels' in {path}: has the label -1; la"),
-    ({"images": np.array([{}])}, {}, "{path}: is no NumPy file, or not a whole one (Object arrays"),
+    ({"images": np.array([{}])}, {}, "{path}: is not a NumPy file, or an incomplete one (Object"),
 ])
 def test_arrays_that_do_not_fit_are_refused(arrays, settings, line, tmp_path):
   path = save(tmp_path / "a.npz", **{"images": IMAGES, "labels": LABELS, **arrays})
@@ -67,7 +67,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
   torn, folder = tmp_path / "torn.npz", tmp_path / "folder"
   save(torn, images=IMAGES, labels=LABELS)
   torn.write_bytes(torn.read_bytes()[:-200])
-  broken = "is no NumPy file, or not a whole one ("
+  broken = "is not a NumPy file, or an incomplete one ("
   assert line_of(torn).startswith(f"{torn}: {broken}")
   save(folder, images=IMAGES, labels=LABELS)
   one = folder / "images.npy"
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
 def test_a_file_that_is_written_or_cut_off_during_a_run_ends_it(tmp_path):
   source = ImageArrays(save(tmp_path / "a", images=IMAGES, labels=LABELS))
   encoded, file = EncodedExamples(source, "a"), tmp_path / "a" / "images.npy"
-  line = f"{file}: changed since it was opened, so its images may no longer be those of the labels"
+  line = f"{file}: changed since it was opened, so its images may no longer match the labels"
   later = file.stat().st_mtime_ns + 1
   for content in (file.read_bytes().replace(IMAGES.tobytes(), IMAGES[::-1].tobytes()),
                   file.read_bytes()[:100], None):
@@ -98,6 +98,6 @@ def test_classes_are_those_that_have_images(tmp_path, caplog):
   assert source.class_names == ("0", "7") and source.labels.tolist() == (LABELS // 3).tolist()
   assert caplog.messages == [
       f"ImageArrays.labels = 'labels' in {path}: 6 of the labels from 0 to 7 have no images, such "
-      "as 1: the classes are the 2 others"]
+      "as 1: the other 2 are the classes"]
   ImageArrays(path, labels=None)
   assert len(caplog.messages) == 1

@@ -46,8 +46,8 @@ def test_files_that_are_not_images_of_a_class_are_skipped_and_counted(tmp_path, 
   images, _ = all_of(source)
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [255, 255, 255], [0, 128, 0]]
   assert caplog.messages == [
-      f"{tmp_path}: 2 left out: files that are no images: .txt, .heic, such as a/notes.txt",
-      f"{tmp_path}: 1 left out: images in no class, such as loose.png"]
+      f"{tmp_path}: 2 left out: files that are not images: .txt, .heic, such as a/notes.txt",
+      f"{tmp_path}: 1 left out: images without a class, such as loose.png"]
 
 
 def test_links_are_followed_and_not_in_circles(tmp_path, caplog):
@@ -61,8 +61,8 @@ def test_links_are_followed_and_not_in_circles(tmp_path, caplog):
   assert images[:, 0, 0].tolist() == [[255, 0, 0], [0, 128, 0], [0, 128, 0]]
   assert labels.tolist() == [0, 0, 1]
   assert caplog.messages == [
-      f"{tmp_path / 'data'}: 2 left out: links to a folder around them, such as a/back",
-      f"{tmp_path / 'data'}: 1 left out: links to nothing, such as a/gone.png"]
+      f"{tmp_path / 'data'}: 2 left out: links to a parent folder, such as a/back",
+      f"{tmp_path / 'data'}: 1 left out: broken links, such as a/gone.png"]
 
 
 def test_a_data_set_of_stylegan_gives_the_same_examples_as_its_archive(tmp_path):
@@ -113,9 +113,9 @@ def test_labels_that_are_missing_are_refused(tmp_path):
   paint(tmp_path / "1.png", "red")
   (tmp_path / "some.csv").write_text("2.png,cat\n")
   for labels, line in [
-      ("labels.csv", f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; write the"),
-      ("labels.txt", "ImageFolder.labels = 'labels.txt': write the name of a .csv or a .json file"),
-      ("some.csv", f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images; 1.png has none (the ")]:
+      ("labels.csv", f"ImageFolder.labels = 'labels.csv': no such file in {tmp_path}; give the"),
+      ("labels.txt", "ImageFolder.labels = 'labels.txt': must be a .csv or .json file"),
+      ("some.csv", f"{tmp_path / 'some.csv'}: has labels for 0 of 1 images, but not for 1.png (")]:
     assert message_of(str(tmp_path), 8, labels=labels).startswith(line)
   (tmp_path / "1.png").unlink()
   assert message_of(str(tmp_path), 8, labels="some.csv").startswith(
@@ -208,7 +208,7 @@ def test_a_folder_without_a_readable_image_is_refused(limit, tmp_path):
 @pytest.mark.parametrize("names, line", [
     (["a/", "b/notes.txt"],
      "ImageFolder.path = '{path}': has no images among 1 files, such as b/notes.txt (files that "),
-    (["loose.png", ".cache/1.png"], "{path}: no image is in the folder of a class, such as cats/")])
+    (["loose.png", ".cache/1.png"], "{path}: no image is in a class folder, such as cats/")])
 def test_a_folder_without_classes_is_refused(tmp_path, names, line):
   for name in names:
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -258,7 +258,7 @@ def test_folders_of_classes_give_the_examples_of_the_same_folder(around, tmp_pat
     archive.extractall(tmp_path / "unpacked")
   folder = ImageFolder(str(tmp_path / "unpacked" / around), 4)
   source = ImageZip(path, 4, memory_limit=0)
-  assert caplog.messages == [f"{place}: 1 left out: files that are no images: .txt, such as {name}"
+  assert caplog.messages == [f"{place}: 1 left out: files that are not images: .txt, such as {name}"
                              for place, name in ((tmp_path / "unpacked" / around, "a/notes.txt"),
                                                  (path, f"{around}a/notes.txt"))]
   assert source.class_names == folder.class_names == ("a", "a-b", "c")
@@ -278,7 +278,7 @@ def test_what_is_no_archive_of_images_is_refused(tmp_path):
   begin = "ImageZip.path = "
   for path in (torn, text):
     assert line_of(str(path)).startswith(f"{begin}'{path}': is not a ZIP archive, or a trun")
-  assert line_of(str(flat)).startswith(f"{flat}: no image is in the folder of a class")
+  assert line_of(str(flat)).startswith(f"{flat}: no image is in a class folder")
   assert line_of(empty).startswith(f"{begin}'{empty}': has no images among 1 files, such as a/no")
   assert line_of(str(tmp_path)).startswith(f"{begin}'{tmp_path}': is a folder; use ImageFolder")
   assert line_of("nowhere.zip").startswith(f"{begin}'nowhere.zip': no such file")

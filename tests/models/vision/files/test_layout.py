@@ -32,6 +32,6 @@ def test_the_list_is_looked_for_where_the_images_are(names, others, found):
 def test_a_list_of_a_part_of_the_images_is_refused_where_classes_are_needed():
   given = ["train/a.png", "val/b.png"], ["train/dataset.json", "val/dataset.json"], "data"
   assert refusal(list_around, *given, True).startswith(
-      "data: train/dataset.json lists a part of the images, and there are others beside train; "
-      "write the path of train")
+      "data: train/dataset.json lists only part of the images, and some are outside train; "
+      "use the path of train")
   assert list_around(*given, False) is None

@@ -65,8 +65,8 @@ def test_parts_of_a_data_set_are_no_classes(names, tmp_path):
   put(tmp_path / "all", *(f"{name}/{kind}/1.png" for name in names for kind in ("cat", "dog")))
   for source, path in ((ImageFolder, tmp_path / "all"), (ImageZip, zipped(tmp_path / "all"))):
     line = refusal(source, str(path), 8)
-    assert line == (f"{path}: its folders {', '.join(sorted(names))} are parts of a data set, and "
-                    f"no classes; write the path of one, such as {path}/{min(names)}")
+    assert line == (f"{path}: its folders {', '.join(sorted(names))} are splits of a data set, not "
+                    f"classes; use the path of one, such as {path}/{min(names)}")
   assert ImageFolder(str(tmp_path / "all" / names[0]), 8).class_names == ("cat", "dog")
 
 
@@ -74,10 +74,10 @@ def test_a_class_that_loses_most_of_its_files_is_named_or_skipped(tmp_path, capl
   put(tmp_path / "all", "cat/1.png", "dog/1.png", "dog/1.heic", "dog/2.heic", "cat/1.txt",
       "cat/2.txt", "notes/a.txt", "cat/1.heic")
   for source, path in ((ImageFolder, tmp_path / "all"), (ImageZip, zipped(tmp_path / "all"))):
-    line = (f"{path}: classes lose most of their files: dog 2 of 3 (files that are no images: "
+    line = (f"{path}: classes lose most of their files: dog 2 of 3 (files that are not images: "
             ".heic), such as dog/1.heic")
     assert refusal(source, str(path), 8) == (
-        f"{line}; fix or remove them, or write {source.__name__}.on_error = 'skip' to do without")
+        f"{line}; fix or remove them, or set {source.__name__}.on_error = 'skip' to skip them")
     caplog.clear()
     assert source(str(path), 8, "skip").class_names == ("cat", "dog")
     assert line in caplog.messages
@@ -89,13 +89,13 @@ def test_links_to_nothing_and_closed_folders_are_told_apart(tmp_path, monkeypatc
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/nowhere/a.png")
   assert refusal(ImageFolder, str(tmp_path), 8).startswith(
-      f"{tmp_path}: classes lose most of their files: dog 2 of 3 (links to nothing), owl 3 of 3 "
-      "(links to nothing), such as dog/1.png; fix or remove them, or write")
+      f"{tmp_path}: classes lose most of their files: dog 2 of 3 (broken links), owl 3 of 3 "
+      "(broken links), such as dog/1.png; fix or remove them, or set")
   access = os.access  # Whoever runs the test may read anything.
   monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode)
                       and not str(path).endswith("cat"))
   assert refusal(ImageFolder, str(tmp_path), 8).startswith(
-      f"{tmp_path}: classes lose most of their files: cat 1 of 1 (folders without permission to ")
+      f"{tmp_path}: classes lose most of their files: cat 1 of 1 (folders without read perm")
 
 
 def test_names_that_are_no_utf8_are_shown_and_converted(tmp_path, capsys):

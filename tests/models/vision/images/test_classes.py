@@ -87,5 +87,5 @@ def test_names_that_are_twice_there_are_told_apart():
 def test_classes_of_labels_have_their_numbers():
   assert Classes.of(np.array([2, 0, 2]), PETS.names) == Classes(PETS.names, (1, 0, 2))
   for labels in ([0, 3], [-1, 0]):
-    with pytest.raises(UsageError, match="labels are from 0 to 2, since there are 3 names"):
+    with pytest.raises(UsageError, match="must be from 0 to 2, since there are 3 class names"):
       Classes.of(np.array(labels), PETS.names)

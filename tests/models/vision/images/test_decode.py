@@ -140,7 +140,7 @@ def test_a_png_that_is_transparent_everywhere_is_white():
 def test_a_limit_of_pixels_is_named_and_lifted(monkeypatch):
   monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
   content = encoded(np.full([12, 12], 7, np.uint8))
-  with pytest.raises(ValueError, match=r"more than 100 pixels; .* number as decode\.max"):
+  with pytest.raises(ValueError, match=r"more than 100 pixels; .* set decode\.max"):
     decode(content, (4, 4, 1))
   config.parse([], ["decode.max_pixels = 144"])
   assert (decode(content, (4, 4, 1)) == 7).all()

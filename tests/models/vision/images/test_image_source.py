@@ -148,8 +148,8 @@ def test_what_a_small_class_changes_is_said(caplog):
   train_validation_split(
       InMemoryImages(np.zeros([4, 1, 1, 1]), np.array([0, 0, 1, 1]), ("a", "b")), 0.25)
   assert caplog.messages == [
-      "validation_split = 0.25: 2 of 4 images are held out, since each class has some on both "
-      "sides, or its only image on the side of the training"]
+      "validation_split = 0.25: 2 of 4 images are held out, since each class has some in both "
+      "parts, or its only image in the training part"]
   trained, measured = train_validation_split(
       InMemoryImages(np.zeros([4, 1, 1, 1]), np.arange(4), tuple("abcd")), 0.25)
   assert (trained.size, measured.size, len(caplog.messages)) == (3, 1, 1)

@@ -33,7 +33,7 @@ def test_names_of_classes_are_beside_the_labels():
   text = lambda names: json.dumps({"labels": listed, "classes": names}).encode()
   labels, class_names = from_json(text(["cow", "cat", "dog"]), NAMES, "d.json")
   assert labels.tolist() == [2, 2, 1] and class_names == ("cow", "cat", "dog")
-  assert "the label of 00000/a.png is 2; write the number of its class, from 0 on, below 2" in (
+  assert "the label of 00000/a.png is 2; use a class number from 0 on, below 2, a one-hot" in (
       refusal(from_json, text(["cow", "cat"]), NAMES, "d.json"))
 
 
@@ -60,9 +60,8 @@ def test_labels_of_any_kind_are_those_of_the_names_beside_them(values):
 def test_a_label_that_is_none_of_the_names_beside_it_is_refused(value, classes):
   text = json.dumps({"labels": [[name, value] for name in NAMES], "classes": classes})
   assert refusal(from_json, text.encode(), NAMES, "d.json") == (
-      f"d.json: the label of 00000/a.png is {json.dumps(value)}; write the number of its class, "
-      f"from 0 on, below {len(classes)}, a vector with a one at this place, or a name of its "
-      "classes")
+      f"d.json: the label of 00000/a.png is {json.dumps(value)}; use a class number from 0 on, "
+      f"below {len(classes)}, a one-hot vector, or a name of its classes")
 
 
 def test_null_is_no_classes():
@@ -71,26 +70,26 @@ def test_null_is_no_classes():
 
 @pytest.mark.parametrize("labels, line", [
     ([[f"{i}.png", 0] for i in range(1000) if i != 7],
-     "d.json: has labels for 999 of 1,000 images; 7.png has none (the list begins with 0.png). "
+     "d.json: has labels for 999 of 1,000 images, but not for 7.png (the list begins with 0.png). "
      "Add it, or remove the image"),
     ([[f"{i}.png", 0] for i in range(1001)],
-     "d.json: has a label for 1000.png, and there is no such image"),
+     "d.json: has a label for 1000.png, but there is no such image"),
     ([["0.png", 1.5]],
-     "d.json: the label of 0.png is 1.5; write the number of its class, from 0 on"),
+     "d.json: the label of 0.png is 1.5; use a class number from 0 on"),
     ([["3.png", 0], ["0.png", 0], ["3.png", 1]],
-     "d.json: has more than one label for 3.png; leave one"),
-    ([["0.png", 1_000_000]], "d.json: the label of 0.png is 1000000; write the number of its ..."),
-    ([["0.png", [0.5, 0.5]]], "d.json: the label of 0.png is [0.5, 0.5]; write the number ..."),
-    ([["0.png", [0, 0]]], "d.json: the label of 0.png is [0, 0]; write the number of ..."),
-    ([["0.png", [[1]]]], "d.json: the label of 0.png is [[1]]; write the number of its class, ..."),
-    ([["0.png", -1.0]], "d.json: the label of 0.png is -1.0; write the number of its class, ..."),
-    ([["0.png", None]], "d.json: the label of 0.png is null; write the number of its class, ..."),
-    ([["0.png", True]], "d.json: the label of 0.png is true; write the number of its class, ..."),
+     "d.json: has more than one label for 3.png; keep one"),
+    ([["0.png", 1_000_000]], "d.json: the label of 0.png is 1000000; use a class number ..."),
+    ([["0.png", [0.5, 0.5]]], "d.json: the label of 0.png is [0.5, 0.5]; use a class ..."),
+    ([["0.png", [0, 0]]], "d.json: the label of 0.png is [0, 0]; use a class number ..."),
+    ([["0.png", [[1]]]], "d.json: the label of 0.png is [[1]]; use a class number from 0 ..."),
+    ([["0.png", -1.0]], "d.json: the label of 0.png is -1.0; use a class number from 0 ..."),
+    ([["0.png", None]], "d.json: the label of 0.png is null; use a class number from 0 ..."),
+    ([["0.png", True]], "d.json: the label of 0.png is true; use a class number from 0 ..."),
     ([["0.png", 7], ["1.png", "cat"]],
-     'd.json: the label of 1.png is "cat", and that of 0.png is 7; write labels of one kind'),
+     'd.json: the label of 1.png is "cat", but that of 0.png is 7; use labels of one kind'),
     ([["0.png", [0, 1]], ["1.png", [0, 1, 0]]],
-     "d.json: the label of 1.png is [0, 1, 0], and that of 0.png is [0, 1]; ..."),
-    ([3], 'd.json: write {"labels": [["00000/img00000000.png", 6], ...]}, or null in place of ...'),
+     "d.json: the label of 1.png is [0, 1, 0], but that of 0.png is [0, 1]; ..."),
+    ([3], 'd.json: must be {"labels": [["00000/img00000000.png", 6], ...]}, or have null ...'),
 ])
 def test_labels_that_do_not_fit_are_refused(labels, line):
   said = refusal(from_json, content(labels), [f"{i}.png" for i in range(1000)], "d.json")
@@ -114,9 +113,9 @@ ROWS = [f"{i}.png,{i % 3}" for i in range(1000)]
 
 @pytest.mark.parametrize("rows, line", [
     (["file,label", *ROWS[:-1], "999.png,1x"],
-     "d.csv:1001: the label of 999.png is '1x', and other labels are numbers; write a number from "
+     "d.csv:1001: the label of 999.png is '1x', but other labels are numbers; use a number from "
      "0 to 999,999, or names for all classes"),
-    ([*ROWS[:-1], "999.png,-1"], "d.csv:1000: the label of 999.png is '-1', and other labels ..."),
+    ([*ROWS[:-1], "999.png,-1"], "d.csv:1000: the label of 999.png is '-1', but other labels ..."),
     (["0.png,cat", "1.png,NaN"], "d.csv:2: the label of 1.png is missing (NaN); ..."),
     (["0.png"], "d.csv:1: write the name of a file, a comma and its class, such as ..."),
     (["file,width,label", "0.png,32,1"], "d.csv:2: write the name of a file, a comma and its ..."),
@@ -133,7 +132,7 @@ def test_names_that_are_written_in_another_way_are_the_same():
   assert labels.tolist() == [2, 0, 1]
   line = refusal(from_csv, b"x/y.png,0\nx\\y.png,1\n", ["x/y.png"], "d.csv")
   assert line == (
-      "d.csv: has more than one label for x\\y.png, which is written in two ways; leave one")
+      "d.csv: has more than one label for x\\y.png, which is spelled in two ways; keep one")
 
 
 def test_a_number_far_out_is_a_class_and_not_a_million(caplog):
@@ -156,13 +155,13 @@ def test_labels_are_numbers_words_or_truths(values, labels, class_names):
 
 
 @pytest.mark.parametrize("values, line", [
-    ([0.5, 1.0], "the column 'a': has '0.5', which is no class; labels are whole numbers, words"),
-    ([0.0, float("nan")], "the column 'a': has 'nan', which is no class"),
-    (["cat", None], "the column 'a': has 'None', which is no class"),
-    ([[1, 2], [3, 4]], "the column 'a': has '[1, 2]', which is no class"),
-    ([{"Smiling": True}], "the column 'a': has \"{'Smiling': True}\", which is no class"),
-    ([], "the column 'a': has 'nothing', which is no class"),
-    ([-1, 3], "the column 'a': has the label -1; labels are numbers of classes, from 0 to 999,9")])
+    ([0.5, 1.0], "the column 'a': has '0.5', which is not a class; labels are integers, words"),
+    ([0.0, float("nan")], "the column 'a': has 'nan', which is not a class"),
+    (["cat", None], "the column 'a': has 'None', which is not a class"),
+    ([[1, 2], [3, 4]], "the column 'a': has '[1, 2]', which is not a class"),
+    ([{"Smiling": True}], "the column 'a': has \"{'Smiling': True}\", which is not a class"),
+    ([], "the column 'a': has 'nothing', which is not a class"),
+    ([-1, 3], "the column 'a': has the label -1; labels are class numbers from 0 to 999,999")])
 def test_what_is_no_class_is_refused(values, line):
   assert refusal(from_values, in_array(values), "the column 'a'").startswith(line)
 
@@ -172,5 +171,5 @@ def test_given_names_are_all_classes_and_numbers_among_them_are_sorted():
   assert labels.tolist() == [2, 0] and class_names == ("cow", "cat", "ape")
   labels, class_names = from_numbers(np.array([2, 0, 1]), "a", ["0", "10", "2"])
   assert labels.tolist() == [1, 0, 2] and class_names == ("0", "2", "10")
-  assert "has the label 3; labels are numbers of classes, from 0 to 2" in refusal(
+  assert "has the label 3; labels are class numbers from 0 to 2" in refusal(
       from_numbers, np.array([3]), "a", ["cow", "cat", "ape"])

@@ -95,7 +95,8 @@ def test_shards_with_a_dot_in_their_names_have_an_index_each(root):
 
 def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
   assert line_at(root).endswith(
-      f"train-*-of-00003 and validation-*-of-00001; write which, such as '{root}/train-*-of-00003'")
+      "train-*-of-00003 and validation-*-of-00001; choose one set, such as "
+      f"'{root}/train-*-of-00003'")
   (root / "train-00001-of-00003").unlink()
   assert line_at(f"{root}/train-*").endswith("of 3 shards, without train-00001-of-00003; copy all")
 
@@ -111,7 +112,7 @@ def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
 
 @pytest.mark.parametrize("records, line", [
     ([], "has no record that can be read; copy it again"),
-    ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is no tf.train.Example; write"),
+    ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is not a tf.train.Example; use"),
     ([record(IMAGES[0], image_encoded=None)], "the record at byte 0 has no image/encoded, but "),
     ([record(IMAGES[0], image_class_label=None)], "the record at byte 0 has no image/class/label "),
     ([record(IMAGES[0], image_class_label=0)], "the record at byte 0 has the label 0, and Image"),
@@ -159,7 +160,7 @@ def test_a_fault_before_the_index_is_named_or_skipped(fault, left, tmp_path, cap
     assert caplog.messages == [
         f"TFRecords skips {where}: it {what}{end}",
         f"{tmp_path}: image/class/label: {4 - len(left)} of the labels from 0 to 3 have no images, "
-        f"such as 1: the classes are the {len(left)} others"]
+        f"such as 1: the other {len(left)} are the classes"]
   shard.write_bytes(whole)
   assert TFRecords(str(tmp_path), 10).size == 4
 
@@ -183,7 +184,7 @@ def test_other_keys_of_any_files_are_read(labels, class_names, tmp_path):
         label.decode() if isinstance(label, bytes) else str(label) for label in labels]
   assert TFRecords(path, 10, image="photo", label=None).class_names == ("all",)
   assert "has no image/encoded, but image/class/text, image/filename, image/height, image/width, " \
-      "photo, species; write where images are as TFRecords.image" in line_at(tmp_path)
+      "photo, species; set TFRecords.image to the key" in line_at(tmp_path)
   assert "has no breed of one number or name, but " in line_at(
       tmp_path, image="photo", label="breed")
 
@@ -230,5 +231,5 @@ def test_compressed_files_are_named(kind, tmp_path):
   shard = tmp_path / "a.tfrec"
   with tf.io.TFRecordWriter(str(shard), kind) as writer:
     writer.write(record(IMAGES[0]))
-  assert line_at(tmp_path) == (f"{shard}: is compressed, so that no image in it can be read alone; "
-                               "unpack it, such as by: gunzip < a.tfrec > unpacked.tfrecord")
+  assert line_at(tmp_path) == (f"{shard}: is compressed, so its images cannot be read one by one; "
+                               "unpack it, for example with: gunzip < a.tfrec > unpacked.tfrecord")

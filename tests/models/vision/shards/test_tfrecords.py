@@ -56,7 +56,7 @@ def test_a_corrupt_record_is_named_or_skipped(made, tmp_path, monkeypatch):
   content[content.rindex(b"IDAT", 0, content.rindex(b"IDAT"))] ^= 1  # The second of three images.
   shard.write_bytes(content)
   assert line_of(out).startswith(f"{shard}: the image at byte {entries_of(shard)[1]['offset']} "
-                                 "cannot be read as an image (its checksum is not that of the")
+                                 "cannot be read as an image (its checksum does not match the")
   found, _ = read(TFRecords(str(out), on_error="skip"), np.arange(5))
   assert found[:, 0, 0, 0].tolist() == COLORS[[0, 1, 2, 3, 5]].tolist()
 
@@ -71,7 +71,7 @@ def test_what_a_truncated_shard_lacks_is_skipped_and_counted(torn, lost, out, ca
   whole = shard.stat().st_size
   size = int(entries_of(shard)[number]["offset"]) + 2 if number else 0
   os.truncate(shard, size)
-  line = f"{shard}: is truncated: it has {size} of {whole} bytes, and lacks {lost} of 3 images"
+  line = f"{shard}: is truncated: it has {size} of {whole} bytes, without {lost} of 3 images"
   assert line_of(out).startswith(f"{line}; copy it again")
   left = [number for number in range(6) if number not in range(3 * torn + 3 - lost, 3 * torn + 3)]
   for limit in (0, 10_000):  # Drawn and kept.
@@ -86,7 +86,7 @@ def test_shards_without_a_whole_image_are_refused(out):
   for shard in out.glob("*.tfrecord"):
     os.truncate(shard, 0)
   assert line_of(out, on_error="skip") == (
-      f"TFRecords.path = '{out}': has no whole image: its shards are truncated; copy them again")
+      f"TFRecords.path = '{out}': has no complete image: its shards are truncated; copy them again")
 
 
 def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
@@ -102,12 +102,12 @@ def test_shards_that_are_torn_missing_or_of_another_index_are_named(out):
 
 
 def test_folders_without_a_whole_index_are_refused(out, tmp_path):
-  assert line_of("nowhere").startswith("TFRecords.path = 'nowhere': no such folder; write the")
+  assert line_of("nowhere").startswith("TFRecords.path = 'nowhere': no such folder; use a")
   assert line_of(tmp_path).startswith(f"TFRecords.path = '{tmp_path}': has no index.json, and")
   (out / "images-00000-of-00002.npz").write_bytes(b"torn")
   assert line_of(out).startswith(f"{out / 'images-00000-of-00002.npz'}: cannot be read (")
   (out / "index.json").write_text("{}")
-  assert line_of(out).startswith(f"{out / 'index.json'}: is not what replicator convert wrote")
+  assert line_of(out).startswith(f"{out / 'index.json'}: was not written by replicator convert")
 
 
 def test_one_thread_at_a_time_reads_an_index(tmp_path, monkeypatch):
