@@ -54,12 +54,14 @@ def job(replicas: int) -> tuple:
   from models.vision.images.image_source import classes_of
   from replicator import Replicator
   from replicator.app import config
+  from replicator.step import context
   from replicator.training.inputs.inputs import InputContext
   from replicator.training.inputs.pipeline import pipeline
 
   import gin
   config.parse([CONFIG], [])
   size = gin.query_parameter("train.global_batch_size")
+  context.run.steps = gin.query_parameter("train.steps")  # Schedules need it.
   replicator = Replicator("mirrored", logical_cpus=2) if replicas == 2 else Replicator()
   source = Digits()
   with replicator.scope():
