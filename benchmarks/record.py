@@ -5,6 +5,7 @@ commit, the date, the machine, the versions, and its tables. `python -m benchmar
 into the documentation.
 """
 
+import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -13,8 +14,10 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,15 +27,28 @@ from replicator.training.workdir.run_summary import gpus
 from absl import flags
 
 FOLDER = pathlib.Path(__file__).parent / "results"
-IDLE = 0.3  # A machine with less load per core than this counts as idle.
+IDLE = 0.3  # A machine with fewer running threads per core than this counts as idle.
 _PACKAGES = ("tensorflow", "keras", "torch", "jax")
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", None, "Also write the tables to benchmarks/results/NAME.json.")
 
 Cell = str | float | None
+
+
+def _running() -> float:
+  """Returns how many other threads run on this machine now, the mean of a few looks."""
+  found = []
+  with contextlib.suppress(OSError):  # No Linux.
+    for _ in range(10):
+      running = pathlib.Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+      found.append(int(running) - 1)  # Except this one.
+      time.sleep(0.02)
+  return statistics.mean(found) if found else 0.0
+
+
+_others = _running()  # Before the benchmark does anything.
 _tables: list["Table"] = []  # All tables of this process.
-_load = os.getloadavg()[0]  # Before the benchmark does anything.
 
 
 class Table:
@@ -89,7 +105,7 @@ def facts() -> dict[str, Any]:
           "commit": _output_of("git", "rev-parse", "--short=12", "HEAD"),
           "date": datetime.date.today().isoformat(),
           "machine": ", ".join([*_visible_gpus(), f"{cores} cores of {_cpu_model()}"]),
-          "idle": _load < IDLE * cores,
+          "idle": _others < IDLE * cores,
           "versions": {"python": platform.python_version(), **versions}}
 
 
