@@ -67,6 +67,7 @@ def slow_link(bandwidth: float, latency: float, port: int) -> Iterator[list[str]
       stack.callback(run, "ip", "netns", "delete", name)
       inside, outside = f"10.77.{number}.2", f"10.77.{number}.1"
       run("ip", "link", "add", f"to-{name}", "type", "veth", "peer", "name", "out", "netns", name)
+      stack.callback(run, "ip", "link", "delete", f"to-{name}")  # Before the namespace.
       run("ip", "address", "add", f"{outside}/24", "dev", f"to-{name}")
       run("ip", "link", "set", f"to-{name}", "up")
       for words in (f"address add {inside}/24 dev out", "link set out up", "link set lo up"):
@@ -109,6 +110,13 @@ class _Proxy:
 
     await asyncio.start_server(forward, f"10.77.{host}.1", self._port, limit=CHUNK)
 
+  async def _end(self) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+      task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
   def stop(self) -> None:
+    asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
     self._loop.call_soon_threadsafe(self._loop.stop)
     self._thread.join()

@@ -4,10 +4,12 @@
 
 Needs root on Linux: each process runs in a network namespace of its own, on its own core, and a
 proxy between them limits the bandwidth and delays each message. `predicted` is the model of
-`replicator doctor --scaling` for this network, from the time of a step of one process alone.
-`tf.distribute` is a step by hand, with Keras' optimizer and its means over replicas.
+`replicator doctor --scaling`, from the time of a step of one process alone, and the time of a small
+and of a large sum over this network. `tf.distribute` is a step by hand, with Keras' optimizer and
+its means over replicas.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -38,6 +40,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {HALF: "bfloat16"},
     "bfloat16, buckets of 1 MB": {HALF: "bfloat16", "bucket_mb": 1.0}}
 BY_HAND = "tf.distribute"
+SIZES = (2 ** 10, 2 ** 22)  # Bytes of the sums that are timed alone.
+CHAIN = 8  # Sums in a row, so that the overhead of a call is small.
 Loss = Callable[[], Any]
 
 
@@ -94,6 +98,28 @@ def with_replicator(model: str, way: str) -> dict[str, Any]:
       [optimizer.minimize(loss) for optimizer, loss in parts])}, logs=True, hooks=[count])
   return {"seconds": timed(lambda: step(0).fetch()), "transfers": [
       (each.move, each.bytes, each.parts, each.overlaps) for each in count.found]}
+
+
+def sums() -> dict[str, Any]:
+  """Returns the seconds of a small and of a large sum over the two processes."""
+  import replicator
+  from replicator.strategies.compiled_step import CompiledStep
+
+  import tensorflow as tf
+
+  runner = replicator.Replicator("multi_worker_mirrored")
+
+  def chain(size: int) -> dict[str, tf.Tensor]:
+    x = tf.ones([size // 4])
+    for _ in range(CHAIN):
+      x = replicator.all_sum(x)
+    return {"sum": x[0]}
+
+  seconds = []
+  for size in SIZES:
+    step = CompiledStep(runner, functools.partial(chain, size), logs=True)
+    seconds.append(timed(lambda step=step: step(0).fetch()) / CHAIN)
+  return {"seconds": seconds}
 
 
 def by_hand(model: str) -> dict[str, Any]:
@@ -163,19 +189,27 @@ def main(argv: list[str]) -> None:
   del argv
   if FLAGS.alone:
     model, _, way = FLAGS.alone.partition("/")
-    print(json.dumps(by_hand(model) if way == BY_HAND else with_replicator(model, way)))
+    print(json.dumps(sums() if model == "sums" else
+                     by_hand(model) if way == BY_HAND else with_replicator(model, way)))
     return
   from replicator.step.hooks import Transfer
   from replicator.tools.scaling.model import RING, Network, step_seconds
-  network = Network(FLAGS.network_mbit * 1e6 / 8, FLAGS.latency_ms / 1e3, shape=RING)
+
+  def measured_there(model: str, way: str) -> dict[str, Any]:
+    with slow_link(FLAGS.network_mbit * 1e6 / 8, FLAGS.latency_ms / 1e3, free_ports(1)[0]) as them:
+      return measured(model, way, them)
+
+  small, large = measured_there("sums", "")["seconds"]
+  # On two replicas a sum sends as many bytes as it has.
+  network = Network((SIZES[1] - SIZES[0]) / (large - small), 0.0, small, RING)
+  print(f"a small sum takes {1e3 * small:.1f} ms; {network.bandwidth / 1e6:.1f} MB/s")
   table = Table(f"milliseconds a step, {FLAGS.network_mbit:g} Mbit/s, {FLAGS.latency_ms:g} ms",
                 {"step": ".0f", "predicted": ".0f", "collectives": "d", "MB": ".2f"})
   for model in FLAGS.models:
     alone = measured(model, "one vector", [])["seconds"]
     table.add(f"{model}, one process", 1e3 * alone, None, None, None)
     for way in [*WAYS, BY_HAND]:
-      with slow_link(network.bandwidth, network.latency, free_ports(1)[0]) as addresses:
-        found = measured(model, way, addresses)
+      found = measured_there(model, way)
       transfers = [Transfer(*each) for each in found.get("transfers", [])]
       table.add(f"{model}, {way}", 1e3 * found["seconds"], *([
           1e3 * step_seconds(alone, transfers, 2, network), len(transfers),
