@@ -105,8 +105,9 @@ class _Proxy:
         return
       for stream in (writer, back):
         stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-      await asyncio.gather(self._directions[host].carry(reader, back),
-                           self._directions[1 - host].carry(there, writer))
+      with contextlib.suppress(asyncio.CancelledError):  # The end of the proxy.
+        await asyncio.gather(self._directions[host].carry(reader, back),
+                             self._directions[1 - host].carry(there, writer))
 
     await asyncio.start_server(forward, f"10.77.{host}.1", self._port, limit=CHUNK)
 

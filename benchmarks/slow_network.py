@@ -29,7 +29,7 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_float("network_mbit", 200.0, "Bandwidth in each direction, in 1e6 bits a second.")
 flags.DEFINE_float("latency_ms", 1.0, "One way.")
-flags.DEFINE_list("models", ["ResNet-20", "BigGAN"], "Which.")
+flags.DEFINE_list("models", ["ResNet-20", "BigGAN", "dense layers"], "Which.")
 flags.DEFINE_integer("steps", 9, "Steps that are timed.", lower_bound=1)
 flags.DEFINE_string("alone", None, "Only be a process of this model and the way after a slash.")
 
@@ -76,7 +76,19 @@ def biggan() -> list[tuple[list, Loss]]:
           (generator.trainable_variables, lambda: -judge(draw()))]
 
 
-MODELS = {"ResNet-20": resnet20, "BigGAN": biggan}
+def dense() -> list[tuple[list, Loss]]:
+  """Returns what an optimizer owns, and its loss on 256 examples; it has no batch norm."""
+  import keras
+  import tensorflow as tf
+
+  network = keras.Sequential([keras.Input([1024]), *(
+      layer for _ in range(8)
+      for layer in (keras.layers.Dense(1024, "gelu"), keras.layers.LayerNormalization()))])
+  x = tf.random.stateless_normal([256, 1024], [0, 0])
+  return [(network.trainable_variables, lambda: tf.reduce_mean(tf.square(network(x) - x)))]
+
+
+MODELS = {"ResNet-20": resnet20, "BigGAN": biggan, "dense layers": dense}
 
 
 def with_replicator(model: str, way: str) -> dict[str, Any]:
@@ -97,7 +109,7 @@ def with_replicator(model: str, way: str) -> dict[str, Any]:
   step = CompiledStep(runner, lambda: {"loss": tf.add_n(
       [optimizer.minimize(loss) for optimizer, loss in parts])}, logs=True, hooks=[count])
   return {"seconds": timed(lambda: step(0).fetch()), "transfers": [
-      (each.move, each.bytes, each.parts, each.overlaps) for each in count.found]}
+      (each.move, each.bytes, each.parts) for each in count.found]}
 
 
 def sums() -> dict[str, Any]:

@@ -80,7 +80,6 @@ class StepContext:
     self.is_recomputing = False  # Whether this is the second pass of `recompute_grad`.
     self.updated: set[int] = set()  # The ids of variables that an update has a gradient for.
     self.calls: Calls = {}  # Calls of layers that behave differently in training; see `called`.
-    self.overlaps = False  # Whether the backward pass goes on during the next collectives.
     self.is_apart = False  # Whether it is traced separately, where replicas cannot communicate.
 
 

@@ -16,7 +16,6 @@ class Transfer:
   move: str  # 'all_reduce', 'all_gather', 'reduce_scatter' or 'all_to_all'.
   bytes: int | None  # The size of each replica's tensor; None if it varies.
   parts: int | None = None  # Of how many parts of a value the tensor is one; None if of none.
-  overlaps: bool = False  # Whether the backward pass goes on meanwhile.
 
 
 class Hook:

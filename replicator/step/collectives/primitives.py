@@ -49,7 +49,7 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor],
   """The result of a move of `x` on this replica; `gradient` is the move's own."""
   size = x.shape.num_elements()
   transfer = Transfer(move, None if size is None else size * x.dtype.size,
-                      context.num_replicas() if of_parts else None, context.current().overlaps)
+                      context.num_replicas() if of_parts else None)
   for hook in context.current().hooks:
     hook.transferred(transfer)
   if context.current().is_apart:

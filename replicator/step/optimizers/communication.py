@@ -1,8 +1,8 @@
 """How gradients travel between the replicas: in one vector or in buckets, and in which dtype.
 
-A bucket has the gradients of some consecutive variables. It travels as soon as the backward pass
-has computed these, and the backward pass goes on meanwhile (Li et al. 2020, "PyTorch Distributed:
-Experiences on Accelerating Data Parallel Training").
+A bucket has the gradients of some consecutive variables, and travels as soon as the backward pass
+has computed these (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training").
 """
 
 import dataclasses
@@ -61,10 +61,8 @@ class Communication:
     # The last piece of a vector is padding, which travels with the piece before it.
     numbered = [(i, x) for i, each in enumerate(pieces) for x in [*each[:-2], joined(each[-2:])]]
     # The backward pass computes the last gradients first.
-    buckets = _buckets(numbered[::-1], self.bucket_mb * 2**20)
-    for bucket in buckets:
+    for bucket in _buckets(numbered[::-1], self.bucket_mb * 2**20):
       parts = _of_vectors(bucket[::-1])
-      context.current().overlaps = bucket is not buckets[-1]
       tensors = collective([x for _, x in parts])
       moved[:0] = [(i, x) for (i, _), x in zip(parts, tensors, strict=True)]
     return [x for _, x in _of_vectors(moved)]

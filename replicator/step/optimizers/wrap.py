@@ -60,7 +60,7 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer | str, variables: Seque
       all (ZeRO, stages 1 and 2; Rajbhandari et al. 2020). It needs an optimizer that updates each
       number on its own, and 'mirrored' or 'multi_worker_mirrored'; one replica alone has all.
     bucket_mb: sends the gradients in buckets of at least this many megabytes (2^20 bytes), the last
-      variables first, while the backward pass computes the others. None sends them all together.
+      variables first, as soon as the backward pass has computed them. None sends all together.
     communication_dtype: 'bfloat16' sends float32 gradients, and adds them up, in half the bytes,
       with 8 bits of precision: a rounding error of up to 0.4% for each replica.
 

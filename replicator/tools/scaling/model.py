@@ -2,10 +2,9 @@
 
     seconds = compute + sum over its collectives of (launch + hops latency + sent / bandwidth)
 
-`compute` is what one replica computes. Only buckets of gradients, all but the last, overlap with
-it: with the backward pass, which is two thirds of it, since a layer has a forward product and two
-backward ones. Each collective runs around a ring, in which every replica sends to the next while it
-receives from the one before:
+`compute` is what one replica computes. Nothing overlaps, so the sum is an upper bound: a library
+that sends gradients while it computes others is faster. Each collective runs around a ring, in
+which every replica sends to the next while it receives from the one before:
 
     all_reduce    2 (N - 1) hops, 2 (N - 1) / N times its bytes: scattered, then gathered
     all_gather      (N - 1) hops,   (N - 1)     times its bytes
@@ -29,7 +28,6 @@ from replicator.console.formatting import format_number
 if TYPE_CHECKING:  # It loads TensorFlow, which a prediction from given numbers does not need.
   from replicator.step.hooks import Transfer
 
-_BACKWARD = 2 / 3  # The part of a step's computation.
 RING, TREE, TORUS = "ring", "tree", "torus"
 REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
 
@@ -87,9 +85,7 @@ def efficiency(seconds: float, transfers: "Sequence[Transfer]", replicas: int, n
 def step_seconds(seconds: float, transfers: "Sequence[Transfer]", replicas: int, network: Network
                  ) -> float:
   """Seconds of a step of `replicas` replicas, each of which computes for `seconds`."""
-  sending = [transfer_seconds(transfer, replicas, network) for transfer in transfers]
-  hidden = sum(each for each, transfer in zip(sending, transfers, strict=True) if transfer.overlaps)
-  return seconds + sum(sending) - min(hidden, _BACKWARD * seconds)
+  return seconds + sum(transfer_seconds(transfer, replicas, network) for transfer in transfers)
 
 
 def table(seconds: float, transfers: "Sequence[Transfer]", networks: Mapping[str, Network],
