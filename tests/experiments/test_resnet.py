@@ -156,7 +156,7 @@ def test_validation_images_are_measured_and_the_others_trained_on(monkeypatch, t
   (data, evaluate), (train_on, held_out) = given
   assert (data, evaluate.source) == (everything, validation)
   assert (train_on.size, held_out.source.size) == (3, 1)
-  with pytest.raises(UsageError, match=r"train_resnet\.validation: has the classes c, and "
+  with pytest.raises(UsageError, match=r"train_resnet\.validation: has the classes c, but "
                                        r"train_resnet\.data has a, b, without c; give "
                                        "both the same names"):
     resnet.train_resnet(str(tmp_path), lambda: everything, lambda: source("c"))

@@ -94,7 +94,7 @@ def test_an_evaluation_classifies_held_out_images_by_features_and_by_pixels():
   assert (evaluation.scalars["pixel_nn_accuracy"]
           == evaluation.scalars["pixel_linear_probe_accuracy"] == 1)
   assert evaluation.scalars["knn_accuracy"] == pytest.approx(2 / 3, abs=0.05)
-  assert "30 held-out images" in evaluation.method and "labels of 20" in evaluation.method
+  assert "30 held-out images" in evaluation.method and "trained with 20 labels" in evaluation.method
   assert evaluation.images["samples"].dtype == np.uint8
   fewer_than_neighbors = FeatureEvaluator(source(slice(4)), source(slice(30, 60)))(Step())
   assert fewer_than_neighbors.scalars["pixel_nn_accuracy"] == 1

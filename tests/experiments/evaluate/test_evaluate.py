@@ -240,7 +240,7 @@ ERRORS = {  # What was typed, with `--real=real` where there is no other one, an
 WARNINGS = {  # What was typed, and the warning.
     "--fake=real": "the generated images are the real ones",
     "--fake=copy": "the generated images are the real ones",
-    "--fake=jpeg": "the real files are PNG, and the generated ones JPEG",
+    "--fake=jpeg": "the real files are PNG, but the generated ones JPEG",
     "--fake=few": "24 real and 7 generated images: most metrics depend on both counts; --samples=7",
     "--real=classes --fake=shares.npz": "the class proportions differ: cat is 67% of the real "
                                         "images and 10% of the generated ones",

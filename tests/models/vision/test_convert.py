@@ -173,7 +173,7 @@ def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):
   assert line(photos, out, "--shards=12").startswith("--shards=12: must be from 1 to 11")
   assert line(photos, out, "--shards=1", "--resolution=0").startswith("--resolution=0: must be")
   assert "no such folder" in line("nowhere", out, "--shards=1")
-  assert line(photos, photos, "--shards=1").startswith(f"{photos}: holds something else; write")
+  assert line(photos, photos, "--shards=1").startswith(f"{photos}: holds something else; choose")
   run(capsys, photos, out, "--shards=1")
   assert line(photos, out, "--shards=1").startswith(f"{out}: holds a finished conversion; write")
 

@@ -135,7 +135,7 @@ def test_ctrl_c_once_more_interrupts_from_a_second_later_on():
       passed.append(press)
   assert passed == [0, 1]
   assert signal.getsignal(signal.SIGINT) is before
-  assert said == ["stopping after this step; Ctrl-C once more to stop at once"]
+  assert said == ["stopping after this step; Ctrl-C again to stop at once"]
 
 
 def run(workdir: pathlib.Path, moment: str = "", asked: str = "", status: int = 0) -> None:

@@ -57,11 +57,11 @@ def test_another_shape(metric):
 
 
 @pytest.mark.parametrize("metric, words", [
-    (lambda few: kernel_distance(GOOD, few, 2, 10), "4 generated samples, and KID with subset_size "
+    (lambda few: kernel_distance(GOOD, few, 2, 10), "4 generated samples, but KID with subset_size "
                                                     "= 10 needs 10"),
-    (lambda few: neighbor_scores(few, GOOD), "4 real samples, and a 5-th neighbor .*needs 6"),
+    (lambda few: neighbor_scores(few, GOOD), "4 real samples, but a neighborhood of k = 5 needs 6"),
     (lambda few: inception_score(broken(np.nan)), "NaN"),
-    (lambda few: inception_score(few, 5), "4 generated samples, and .* of 5 splits needs 5"),
+    (lambda few: inception_score(few, 5), "4 generated samples, but .* of 5 splits needs 5"),
     (lambda few: FeatureStatistics.of(few[:1]).covariance, "covariance of 1 samples"),
 ])
 def test_too_few_samples(metric, words):

@@ -170,7 +170,7 @@ def test_evaluations_show_the_agent_what_it_sees_in_the_training():
   timed = {"gymnasium.wrappers:TimeAwareObservation": {}}
   evaluator = EpisodeEvaluator(lambda: Environments("Pendulum-v1"), 1, wrappers=timed)
   line = refusal(evaluator.play, Agent())
-  assert "of float32 [4] and actions of length 1, and those of the training float32 [3]" in line
+  assert "of float32 [4] and actions of length 1, but training has float32 [3]" in line
 
 
 def test_a_policy_remembers_its_episode_and_no_other(scripted, monkeypatch):

@@ -60,7 +60,7 @@ def test_an_agent_observes_the_mask_last(masked, place, action_mask):
   np.testing.assert_array_equal(outcome.observation, [[1, 1, 0, 1, 1]] * 2)
   assert outcome.reward.tolist() == [1, 3] and not outcome.failures
   outcome = environments.step(np.array([[0, 1, 0], [1, 0, 0]], np.float32))
-  assert "the agent took action 1, which its action_mask calls impossible" in outcome.failures[1]
+  assert "the agent took action 1, which its action_mask rules out" in outcome.failures[1]
   assert list(outcome.failures) == [1] and outcome.terminated[0]
   copied = environments.like(3)
   assert copied.masked and copied.observation_shape == (5,)

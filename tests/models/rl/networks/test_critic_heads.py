@@ -96,7 +96,7 @@ def test_atoms_that_do_not_reach_are_a_line_with_those_that_do():
   doubts = lambda share: CategoricalReturns().doubts({"clipped_returns": share}, replay)
   assert doubts(0.1) == {}
   line = doubts(0.97)["clipped_returns"]
-  assert "clipped_returns is 0.97: this share" in line
+  assert "clipped_returns is 0.97: this fraction" in line
   assert "v_min = -150 and .v_max = 150" in line
   assert line.endswith("allow CategoricalReturns.v_min = -1600 and CategoricalReturns.v_max = 0")
   replay.discount = 1.0

@@ -74,7 +74,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
   one.write_bytes(one.read_bytes()[:-1])
   assert line_of(one).startswith(f"{one}: {broken}")
   assert line_of(folder).startswith(f"{one}: {broken}")
-  assert line_of("nowhere.npz").startswith("ImageArrays.path = 'nowhere.npz': no such file; write")
+  assert line_of("nowhere.npz").startswith("ImageArrays.path = 'nowhere.npz': no such file; use")
 
 
 def test_a_file_that_is_written_or_cut_off_during_a_run_ends_it(tmp_path):

@@ -98,7 +98,7 @@ def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
       "train-*-of-00003 and validation-*-of-00001; choose one set, such as "
       f"'{root}/train-*-of-00003'")
   (root / "train-00001-of-00003").unlink()
-  assert line_at(f"{root}/train-*").endswith("of 3 shards, without train-00001-of-00003; copy all")
+  assert line_at(f"{root}/train-*").endswith("of 3 shards, without train-00001-of-00003; copy all of them")
 
 
 def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
@@ -115,7 +115,7 @@ def test_a_shard_that_changed_since_it_was_indexed_is_named(root):
     ([record(IMAGES[0]), b"\xff"], "the record at byte {second} is not a tf.train.Example; use"),
     ([record(IMAGES[0], image_encoded=None)], "the record at byte 0 has no image/encoded, but "),
     ([record(IMAGES[0], image_class_label=None)], "the record at byte 0 has no image/class/label "),
-    ([record(IMAGES[0], image_class_label=0)], "the record at byte 0 has the label 0, and Image"),
+    ([record(IMAGES[0], image_class_label=0)], "the record at byte 0 has the label 0, but Image"),
 ])
 def test_records_of_another_kind_are_named(records, line, tmp_path):
   shard = tmp_path / "train-00000-of-00001"

@@ -59,7 +59,7 @@ def test_a_number_jumps_at_boundaries(float64, run_of):
 
 def test_a_share_needs_a_run(run_of):
   run_of(None)
-  with pytest.raises(UsageError, match=r"the place 0\.25 needs a run"):
+  with pytest.raises(UsageError, match=r"a schedule with 0\.25 needs a run"):
     values(schedules.linear(1.0, start=0.25), [0])
   assert values(schedules.linear(1.0, start=2, end=4), [3]) == [0.5]
 

@@ -98,5 +98,5 @@ def test_what_would_never_be_called_is_refused(method):
 def test_a_method_that_one_object_has_is_refused():
   optimizer = K.SGD(0.1, name="sgd")
   optimizer.apply = lambda *args: None
-  assert "sgd: SGD has a method apply" in refusal(
+  assert "sgd: SGD has its own method apply" in refusal(
       wrap_optimizer, optimizer, small.make_variables())

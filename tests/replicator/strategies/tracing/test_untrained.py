@@ -163,5 +163,5 @@ def test_a_second_optimizer_may_own_what_is_made_later():
 def test_the_scales_of_a_float8_layer_are_refused():
   net = network()
   net.layers[0].quantize("float8")
-  assert "first/inputs_scale' by its gradient" in refusal(
+  assert "first/inputs_scale', the scale of a float8 layer, with its gradient" in refusal(
       wrap_optimizer, keras.optimizers.SGD(0.1), net.trainable_variables)

@@ -168,7 +168,7 @@ def test_it_waits_for_the_least_number_and_begins_with_those_that_answer(
   assert run_on(2) == 0
   assert {path.name for path in tmp_path.glob("127*-*")} == {f"{host}-1-2" for host in HOSTS[:2]}
   assert capfd.readouterr().err == (
-      "launch: waits for 127.0.0.2 (Permission denied), 127.0.0.3 (Permission denied)\n")
+      "launch: waiting for 127.0.0.2 (Permission denied), 127.0.0.3 (Permission denied)\n")
 
 
 def test_an_answer_that_is_no_text_is_an_answer(tmp_path):

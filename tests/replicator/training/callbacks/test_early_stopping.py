@@ -24,7 +24,7 @@ def evaluate(counter):
 
 def test_a_run_that_does_not_improve_stops_early_and_stays_so(tmp_path, capsys):
   train(tmp_path, "train.steps = 12", *PATIENT, step=Counter, evaluate=evaluate)
-  why = "eval/error has not improved on its 1 of step 4 in EarlyStopping.patience = 2 evaluations"
+  why = "eval/error has not improved on 1 (step 4) in EarlyStopping.patience = 2 evaluations"
   assert f"stopped early at step 8: {why}\n" in capsys.readouterr().out
   assert store.steps_of(tmp_path / "checkpoints") == [8]
   assert json.loads((tmp_path / "run.json").read_text())["ended"] == "stopped early"

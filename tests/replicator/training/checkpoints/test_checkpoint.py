@@ -175,7 +175,7 @@ def test_what_belongs_together_is_restored_together_or_not_at_all(tmp_path, capf
 
 def test_a_workdir_that_cannot_be_written_is_an_error_before_training(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); write"):
+  with pytest.raises(UsageError, match=r"file/run: cannot be written \(Not a directory\); choose"):
     train(tmp_path / "file" / "run", "train.steps = 5", step=Counter)
 
 

@@ -143,7 +143,7 @@ def test_a_batch_norm_that_never_ran_in_training_is_not_blamed():
     one |= {(number, "variable", f"{name}/{mean:03d}"): np.array([moved * (name != "frozen")])
             for name in ("frozen", "local", "together")}
   found = cause(one, quantities("loss", a=1.5), inspection.Evidence(step))
-  assert found.startswith("local batch norm: ") and "each replica by itself (b); use" in found
+  assert found.startswith("local batch norm: ") and "each replica separately (b); use" in found
 
 
 def test_a_variable_that_one_micro_batch_assigns_is_to_be_returned():

@@ -90,7 +90,7 @@ def test_the_parts_of_the_workers_are_one_batch_in_the_structure_of_the_data(tmp
   assert list(found["pair"][1]) == [b"a"] * 12
   np.testing.assert_array_equal(found["file"], whole["file"])
   (tmp_path / "batch-worker-3.npz").unlink()
-  assert "has 11 examples of 12" in refusal(failures.batch_of, failure(tmp_path), like)
+  assert "has 11 of 12 examples" in refusal(failures.batch_of, failure(tmp_path), like)
   assert "its batch has " in refusal(failures.batch_of, failure(tmp_path), np.zeros([12]))
 
 
