@@ -63,7 +63,8 @@ flags.DEFINE_integer("seed", 0, "Of the runs.")
 flags.DEFINE_integer("processes", 2, "How many experiments run at a time.", lower_bound=1)
 flags.DEFINE_string("alone", None, "Runs this experiment, and prints what it said as JSON.")
 
-SAID = re.compile(r"first step: same as on one device, (\S+)")
+SAID = re.compile(r"first step: same as on one device.* (\S+)$")
+REPORT = re.compile("first step: |first step is not")
 
 
 class Listener(Callback):
@@ -77,7 +78,7 @@ class Listener(Callback):
     run.say = self._hear  # type: ignore[method-assign]
 
   def _hear(self, line: str) -> None:
-    if "first step" in line:
+    if REPORT.search(line):
       self.words = words_of(line)
       raise Enough
 
@@ -132,7 +133,7 @@ def in_processes(experiment: str) -> str:
              experiment, ["Replicator.strategy = 'multi_worker_mirrored'"]))],
         check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
   return next((words_of(line) for line in done.stdout.splitlines()
-               if "first step" in line or "error: " in line), "")
+               if REPORT.search(line) or "error: " in line), "")
 
 
 def measured(experiment: str) -> dict[str, str]:

@@ -76,8 +76,12 @@ class _Comparison:
     self._inspector = Inspector(run.module)
     size = context.run.examples // self._replicas
     self._pieces = size // (division.smallest or size)
-    self._is_sent_in_half = any(optimizer.communication.dtype for _, optimizer in held_by(
-        run.module, (Optimizer,)))
+    precision = keras.config.dtype_policy().name
+    self._is_half = precision in _HALF or any(
+        optimizer.communication.dtype for _, optimizer in held_by(run.module, (Optimizer,)))
+    self._tolerance = (_HALF.get(precision, _HALF["mixed_bfloat16"]) if self._is_half else
+                       diagnosis.LOOSE[precision])
+    self._reference: diagnosis.Quantities | None = None  # Kept if it is recorded again, perturbed.
     self._few = min(size, FEW * self._pieces)
     # Batch norm takes its statistics per micro-batch, so one piece would train differently.
     self._joins_microbatches = division.is_microbatched and (
@@ -106,6 +110,10 @@ class _Comparison:
         for recorder, step in ((self._divided, divided), (self._whole, whole)):
           with undone(step):
             _record(recorder, step, few, written, of_first=step is whole)
+        if self._compared()[1] is not None and self._tolerance == diagnosis.LOOSE["float32"]:
+          self._reference = dict(self._whole.quantities)
+          with _perturbed(whole), undone(whole):
+            _record(self._whole, whole, few, written, of_first=True)
     finally:
       context.run.global_batch_size = size
 
@@ -120,24 +128,46 @@ class _Comparison:
 
     return tree.map_structure(first, batch)
 
+  def _compared(self) -> tuple[diagnosis.Deviation, diagnosis.Deviation | None]:
+    """Returns the largest difference, and the first one that is too large."""
+    perturbed = None if self._reference is None else self._whole.quantities
+    reference, divided = self._reference or self._whole.quantities, self._divided.quantities
+    if self._is_half:
+      reference, divided = map(diagnosis.without_trained, (reference, divided))
+    return diagnosis.compare(reference, divided, self._tolerance, perturbed)
+
   def tell(self) -> None:
     """Reports how much the two differ."""
-    run, reference, divided = self._run, self._whole.quantities, self._divided.quantities
-    precision = keras.config.dtype_policy().name
-    tolerance = diagnosis.LOOSE[precision]
-    if precision in _HALF or self._is_sent_in_half:
-      tolerance = _HALF.get(precision, _HALF["mixed_bfloat16"])
-      reference, divided = (diagnosis.without_trained(each) for each in (reference, divided))
-    largest, first = diagnosis.compare(reference, divided, tolerance)
+    run = self._run
+    largest, first = self._compared()
     if first is None:
-      run.say(f"first step: same as on one device, {largest.relative:.0e}")
+      run.say("first step: same as on one device" + (
+          f", {largest.relative:.0e}" if self._reference is None else
+          f" up to rounding, which this step amplifies to {largest.relative:.0e}"))
       return
     self._inspector.look()
     parts = self._replicas if self._replicas > 1 else self._pieces
-    case = diagnosis.Case(reference, self._inspector.evidence, divided, first, parts,
-                          self._replicas == 1, tolerance)
+    case = diagnosis.Case(self._reference or self._whole.quantities, self._inspector.evidence,
+                          self._divided.quantities, first, parts, self._replicas == 1,
+                          self._tolerance)
     run.warn(f"the first step is not the same as on one device: {case.place()}; likely cause: "
              f"{case.cause()}; `replicator doctor` shows more")
+
+
+@contextlib.contextmanager
+def _perturbed(step: CompiledStep) -> Iterator[None]:
+  """Changes the float32 variables of a step by rounding, up or down, in the body."""
+  copies = [copy for v in step.variables() if v.dtype == tf.float32 for copy in copies_of(v)]
+  values = [copy.numpy() for copy in copies]
+  rng = np.random.default_rng(0)
+  try:
+    for copy, value in zip(copies, values, strict=True):
+      signs = rng.choice([-1.0, 1.0], value.shape)
+      copy.assign((value * (1.0 + signs * np.finfo(np.float32).eps)).astype(np.float32))
+    yield
+  finally:
+    for copy, value in zip(copies, values, strict=True):
+      copy.assign(value)
 
 
 @contextlib.contextmanager

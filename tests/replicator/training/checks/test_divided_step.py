@@ -242,3 +242,26 @@ def test_a_step_that_cannot_be_compared_says_why(tmp_path, capsys):
   said = first_step(tmp_path, capsys, *MIRRORED_2, "train.global_batch_size = 32",
                     step=NeedsItsBatch)
   assert re.search("first step: not compared with one device .*for 16 examples", said)
+
+
+class Sensitive(tf.Module):
+  """A step with a number that amplifies rounding, and maybe one that is wrong on many replicas."""
+
+  def __init__(self, is_wrong: bool):
+    super().__init__()
+    self.weight, self.is_wrong = keras.Variable(1.0), is_wrong
+    self.optimizer = replicator.wrap_optimizer(keras.optimizers.SGD(0.1), [self.weight])
+
+  def __call__(self, batch):
+    large = self.optimizer.minimize(
+        lambda x: 1e6 * self.weight * tf.reduce_mean(tf.square(x) + 1.0), batch["x"])
+    beside = replicator.num_replicas() if self.is_wrong else 1
+    return {"amplified": tf.sin(10.0 * large), "beside": float(beside)}
+
+
+def test_rounding_that_a_step_amplifies_is_no_warning_but_a_bug_beside_it_is(tmp_path, capsys):
+  said = first_step(tmp_path / "a", capsys, *MIRRORED_2, step=lambda: Sensitive(False))
+  assert "first step: same as on one device up to rounding, which this step amplifies to" in said
+  assert "warning" not in said
+  said = first_step(tmp_path / "b", capsys, *MIRRORED_2, step=lambda: Sensitive(True))
+  assert re.search("warning: the first step is not the same as on one device: .*beside", said)
