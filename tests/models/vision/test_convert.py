@@ -175,7 +175,7 @@ def test_what_cannot_be_converted_is_refused(photos, tmp_path, capsys):
   assert "no such folder" in line("nowhere", out, "--shards=1")
   assert line(photos, photos, "--shards=1").startswith(f"{photos}: holds something else; choose")
   run(capsys, photos, out, "--shards=1")
-  assert line(photos, out, "--shards=1").startswith(f"{out}: holds a finished conversion; write")
+  assert line(photos, out, "--shards=1").startswith(f"{out}: holds a finished conversion; choose")
 
 
 def test_a_corrupt_file_and_then_a_change_of_the_source_are_refused(tmp_path, capsys):

@@ -275,7 +275,7 @@ def test_a_source_that_draws_a_constant_is_refused(source):
   assert refusal(pipeline, drawing, InputContext(2)).startswith(
       f"{source.__name__}: load or augmented draws from np.random, only once for all examples")
   drawing.noise = drawing.rng.normal
-  assert "draws from the generator 'rng', once" in refusal(pipeline, drawing, InputContext(2))
+  assert "draws from the generator 'rng', only once" in refusal(pipeline, drawing, InputContext(2))
 
 
 def test_a_source_that_builds_a_network_at_its_first_example_is_taken():
