@@ -83,7 +83,7 @@ class Table:
     return [formatted(cell, each) for cell, each in zip(cells, self.columns.values(), strict=True)]
 
   def _print(self, name: str, cells: list[str]) -> None:
-    print(f"{name:34}" + "".join(f"{cell:>{width}}" for cell, width in zip(
+    print(f"{name:34}" + "".join(f"  {cell:>{width - 2}}" for cell, width in zip(
         cells, self._widths, strict=True)), flush=True)
 
 
