@@ -243,7 +243,7 @@ def test_a_command_line_names_a_url(url, tmp_path):
   assert again[-2:] == [f"--gin_file={run}/config.gin", f"--workdir={url}-rerun"]
   assert rerun.main([url]) == 2  # Its command is not started unseen.
   refused = forked(*command[:2], "--workdir=s3:/bucket/run", status=2)
-  assert "error: s3:/bucket/run: write s3://..., as a string" in refused.stderr
+  assert "error: s3:/bucket/run: write s3://... as a string" in refused.stderr
 
 
 def test_what_a_run_sets_aside_stays_in_the_store(url, tmp_path, capsys):
