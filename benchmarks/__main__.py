@@ -21,6 +21,8 @@ RECORDS: dict[str, list[str]] = {  # The command of each record.
     "first_steps": ["first_steps"],
     "environments": ["environments"],
     "slow_network": ["slow_network"],
+    "memory_limit": ["memory_ways", "--width=2048", "--batch_size=16", "--steps=1",
+                     "--of=none,sharded state", "--limit_mib=5400"],
     "reliability_cost": ["reliability_cost"],
     "replication_overhead": ["replication_overhead"],
     "sngan_step": ["sngan_step"],
