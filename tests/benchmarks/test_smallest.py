@@ -11,7 +11,6 @@ SMALLEST = {
     "environments": "--families=toy --only=Frozen --steps=3 --updates=1",
     "memory_ways": "--batch_size=4 --width=8 --steps=1",
     "penalty_step": "--rounds=1 --steps=1 --widths=8,8 --batch_size=4",
-    "reliability_cost": "--turns=1",
     "replication_overhead": "--rounds=1 --calls=1 --steps=2 --table=0",
     "resnet_step": "--rounds=1 --steps=1 --size=32 --batch_size=2",
     "self_supervision_gradients": "",
