@@ -30,7 +30,8 @@ def test_real_images_show_all_modes(coverage, images):
     return images
   result = coverage.measure(generate)
   assert asked == [2000]
-  assert coverage.description.startswith("2,000 generated images, each channel read by a digit class")
+  assert coverage.description.startswith(
+      "2,000 generated images, each channel read by a digit class")
   assert list(result) == ["modes_covered", "mode_divergence", "classifier_accuracy"]
   assert all(type(value) is float for value in result.values())
   # Two images of each mode. The classifier reads one in a hundred as another mode.

@@ -55,8 +55,10 @@ def change(name: str, value: object):
     (lambda tensors: tensors.pop("depthwise_bn.running_var"),
      r"file has no such tensor where Small needs 'depthwise_bn.running_var' \[4\]"),
     (change("fc.weight", np.zeros([2, 13])), r"file has \[2, 13\] where Small needs 'fc.weight'"),
-    (change("conv.weight", np.full([4, 3, 1, 3], np.nan)), "non-finite numbers where .* 'conv.weight'"),
-    (change("conv_bn.running_var", np.full(4, -1.0)), "negative numbers where .* 'conv_bn.running_var'"),
+    (change("conv.weight", np.full([4, 3, 1, 3], np.nan)),
+     "non-finite numbers where .* 'conv.weight'"),
+    (change("conv_bn.running_var", np.full(4, -1.0)),
+     "negative numbers where .* 'conv_bn.running_var'"),
     (change("fc2.weight", np.zeros([2, 2])), "file has 1 tensors that Small .* 'fc2.weight'"),
 ])
 def test_other_weights_are_refused(network, tensors, spoil, message):

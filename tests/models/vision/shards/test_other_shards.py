@@ -98,7 +98,8 @@ def test_a_set_of_shards_is_chosen_and_must_be_whole(root):
       "train-*-of-00003 and validation-*-of-00001; choose one set, such as "
       f"'{root}/train-*-of-00003'")
   (root / "train-00001-of-00003").unlink()
-  assert line_at(f"{root}/train-*").endswith("of 3 shards, without train-00001-of-00003; copy all of them")
+  assert line_at(f"{root}/train-*").endswith(
+      "of 3 shards, without train-00001-of-00003; copy all of them")
 
 
 def test_a_shard_that_changed_since_it_was_indexed_is_named(root):

@@ -239,8 +239,8 @@ def test_the_parts_of_all_replicas_are_those_of_the_global_batch():
 
 def test_a_batch_that_does_not_split():
   assert refusal(split, {"x": tf.range(8)}, 3) == (
-      "a replica's batch of 8 examples does not divide into 3 equal parts; give the step an attribute "
-      "batches = 3, so that it gets a batch of train.global_batch_size for each part")
+      "a replica's batch of 8 examples does not divide into 3 equal parts; give the step an "
+      "attribute batches = 3, so that it gets a batch of train.global_batch_size for each part")
 
 
 def test_batches_come_in_order_and_no_thread_tunes_them():
