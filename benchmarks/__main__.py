@@ -10,7 +10,7 @@ commands, on the pages.
 import subprocess
 import sys
 
-from benchmarks import pages
+from benchmarks import pages, plots
 
 from absl import app, flags
 
@@ -43,6 +43,7 @@ def main(argv: list[str]) -> None:
     subprocess.run([sys.executable, "-m", f"benchmarks.{program}", *options, f"--record={name}"],
                    check=True)
   pages.main()
+  plots.main([])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.plots import plain
 from replicator import UsageError
 from replicator.errors import nearest
 from replicator.training.workdir import reader
@@ -62,10 +63,8 @@ def draw(axes, scalar: str, runs: Sequence[tuple[str, reader.Run]]) -> None:
       axes.fill_between(places, least, greatest, color=color, alpha=0.12, linewidth=0)
   axes.set_title(scalar, fontsize=9)
   axes.set_xlabel(FLAGS.by, fontsize=8)
-  axes.tick_params(labelsize=8, length=0)
   axes.grid(axis="y", color="#e5e7eb")
-  axes.set_frame_on(False)
-  axes.set_axisbelow(True)
+  plain(axes)
   axes.set_yscale("log" if FLAGS.log else "linear")
   if len(lines) > 1:
     axes.legend(lines.values(), lines.keys(), fontsize=8, frameon=False)

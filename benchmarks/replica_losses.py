@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 from benchmarks.losses import Losses, differences, logged
+from benchmarks.plots import plain
 
 import matplotlib.image
 import numpy as np
@@ -64,10 +65,8 @@ def draw_losses(figure: Figure | SubFigure, runs: dict[str, dict[int, Losses]]) 
   right.legend(fontsize=8, frameon=False)
   for axes in (left, right):
     axes.set_xlabel("step", fontsize=8)
-    axes.tick_params(labelsize=8, length=0)
     axes.grid(axis="y", color="#e5e7eb")
-    axes.set_frame_on(False)
-    axes.set_axisbelow(True)
+    plain(axes)
 
 
 def show(figure: SubFigure, file: str, title: str, cut: tuple[slice, slice]) -> None:

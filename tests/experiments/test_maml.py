@@ -100,7 +100,7 @@ def test_an_evaluation_has_the_errors_after_so_many_steps_of_each_network(float6
   tasks = [each.numpy() for each in maml.evaluation_tasks(2, POINTS)]
 
   def errors(network, rate):
-    """Of 0 to 10 steps."""
+    """The errors after 0 to 10 steps."""
     found = np.zeros(11)
     for x, y, query_x, query_y in zip(*tasks, strict=True):
       weights = [v.numpy() for v in network.trainable_variables]

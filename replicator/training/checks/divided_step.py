@@ -77,8 +77,9 @@ class _Comparison:
     size = context.run.examples // self._replicas
     self._pieces = size // (division.smallest or size)
     precision = keras.config.dtype_policy().name
-    self._is_half = precision in _HALF or any(
-        optimizer.communication.dtype for _, optimizer in held_by(run.module, (Optimizer,)))
+    # Gradients in float64 are sent as they are.
+    self._is_half = precision in _HALF or (precision == "float32" and any(
+        optimizer.communication.dtype for _, optimizer in held_by(run.module, (Optimizer,))))
     self._tolerance = (_HALF.get(precision, _HALF["mixed_bfloat16"]) if self._is_half else
                        diagnosis.LOOSE[precision])
     self._reference: diagnosis.Quantities | None = None  # Kept if it is recorded again, perturbed.

@@ -219,6 +219,16 @@ def test_rounding_that_adam_amplifies_in_half_precision_is_no_difference(
   assert AGREES.search(said) and "warning" not in said
 
 
+def test_float64_is_compared_strictly_whatever_dtype_float32_is_sent_in(tmp_path, capsys):
+  class SlightlyWrong(Regression):
+    def __call__(self, batch):
+      return {**super().__call__(batch), "beside": 1.0 + 0.1 * replicator.num_replicas()}
+
+  said = first_step(tmp_path, capsys, *MIRRORED_2, "train.precision = 'float64'",
+                    "wrap_optimizer.communication_dtype = 'bfloat16'", step=SlightlyWrong)
+  assert re.search("warning: the first step is not the same as on one device: .*beside", said)
+
+
 def test_the_loss_scale_of_a_run_is_what_it_would_be_without_the_check(tmp_path, capsys):
   unchecked, checked = (train(
       tmp_path / str(checks), "train.steps = 2", *MIRRORED_2, *HALF,
