@@ -9,7 +9,6 @@ see. Families whose package is not installed are skipped. If an environment cras
 new process continues with the next ones.
 """
 
-import collections
 import importlib
 import json
 import subprocess
@@ -166,17 +165,17 @@ def main(argv: list[str]) -> None:
   waiting = [(family, name) for family in FLAGS.families for name in names(family)]
   each_one = Table("each environment", {"observation": "", "actions": "", "random steps/s": ",.0f",
                                         "training": ""}, "environment")
-  all_of: collections.Counter[str] = collections.Counter()
-  trained: collections.Counter[str] = collections.Counter()
+  by_family: dict[str, list[dict[str, Any]]] = {}
   for found in looked_at(waiting):
     each_one.add(found["name"], " x ".join(map(str, found.get("observation", []))),
                  str(found.get("actions", "")), found.get("speed"),
                  found.get("error") or f"trained, {found['agent']}")
-    all_of[found["family"]] += 1
-    trained[found["family"]] += "error" not in found
-  families = Table("environments by family", {"tried": "d", "trained": "d"}, "family")
-  for family, number in all_of.items():
-    families.add(family, number, trained[family])
+    by_family.setdefault(found["family"], []).append(found)
+  families = Table("environments by family", {"tried": "d", "trained": "d", "failures": ""},
+                   "family")
+  for family, all_of in by_family.items():
+    failed = [f"`{found['name']}`: {found['error']}" for found in all_of if "error" in found]
+    families.add(family, len(all_of), len(all_of) - len(failed), "; ".join(failed))
 
 
 if __name__ == "__main__":

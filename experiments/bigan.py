@@ -1,4 +1,4 @@
-"""BiGAN: generator and encoder against a discriminator of (image, latent) pairs.
+"""BiGAN: a generator and an encoder against a discriminator of (image, latent) pairs.
 
     python -m experiments.bigan --gin_file=configs/bigan_digits.gin
 
@@ -34,13 +34,13 @@ class BiGAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
+    classes: classes of the data, used if `conditional`; sample labels follow their frequencies.
     optimizer: makes a Keras optimizer.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
     latent_dim: length of a latent z ~ N(0, 1).
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: updates for each generator update; each takes its own batch.
-    generator_batch_ratio: latents per generator update for each image in a discriminator update.
+    discriminator_updates: discriminator updates per generator update, each on a separate batch.
+    generator_batch_ratio: batch size of a generator update, relative to a discriminator update.
 
   Raises:
     UsageError: a number is below 1.
@@ -76,9 +76,9 @@ class BiGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss/discriminator`, `loss/generator` and `loss/encoder`; and for the last
-    discriminator update: `d_accuracy`, the fraction of pairs that it classifies correctly; and
-    the scalars of `sample_variance.variances`.
+    The scalars are `loss/discriminator`, `loss/generator` and `loss/encoder`. Those of the last
+    discriminator update are `d_accuracy`, the fraction of pairs classified correctly, and the
+    scalars of `sample_variance.variances`.
     """
     for part in replicator.split(batch, self.batches):
       images, labels = to_unit_range(part["image"], keras.config.floatx()), part["label"]

@@ -1,4 +1,4 @@
-"""BigBiGAN: an unconditional BigGAN and a stochastic encoder, trained in one replica step.
+"""BigBiGAN: an unconditional BigGAN and a stochastic encoder, trained together.
 
     python -m experiments.bigbigan --gin_file=configs/bigbigan_digits.gin
 
@@ -52,7 +52,7 @@ class BigBiGAN(tf.Module):
     discriminator: makes the discriminator of pairs, from the same arguments.
     encoder: makes the encoder, from the same arguments.
     latent_dim: length of a latent z ~ N(0, 1).
-    discriminator_updates: updates for each generator update; each takes its own batch.
+    discriminator_updates: discriminator updates per generator update, each on a separate batch.
 
   Raises:
     UsageError: a number is below 1.
@@ -84,9 +84,9 @@ class BigBiGAN(tf.Module):
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
     The labels are not used. The scalars are `loss/discriminator`, `loss/generator` and
-    `loss/encoder`; and for the last discriminator update: `d_accuracy`, the fraction of pairs whose
-    joint score is right; `latent_std`, the mean standard deviation of the encoder's latents; and
-    the scalars of `sample_variance.variances`.
+    `loss/encoder`. Those of the last discriminator update are `d_accuracy`, the fraction of pairs
+    whose joint score is correct; `latent_std`, the mean standard deviation of the encoder's
+    latents; and the scalars of `sample_variance.variances`.
     """
     for part in replicator.split(batch["image"], self.batches):
       images = to_unit_range(part, keras.config.floatx())
@@ -106,7 +106,7 @@ class BigBiGAN(tf.Module):
     # Real and generated pairs in one call, so that both use the same singular vectors.
     scores = self.discriminator(tf.concat([images, fakes], 0), tf.concat([latents.draw(), z], 0),
                                 training=True)
-    pairs = PairScores(*(tf.split(score, 2) for score in scores))  # Real and generated ones.
+    pairs = PairScores(*(tf.split(score, 2) for score in scores))  # Real and generated.
     hinge = adversarial.hinge().discriminator
     return (tf.add_n([hinge(real, generated) for real, generated in pairs]),
             adversarial.accuracy(*pairs.joint), tf.reduce_mean(latents.scale),
@@ -155,8 +155,8 @@ class BigBiGANEvaluator:
   def __call__(self, gan: BigBiGAN) -> replicator.Evaluation:
     """Returns the results of `evaluate_samples`, and two accuracies on held-out images.
 
-    `probe_accuracy` is the accuracy of a linear classifier on latents, `feature_probe_accuracy` on
-    the encoder's features. They are left out if all images have the same class.
+    `probe_accuracy` is that of a linear classifier on latents, and `feature_probe_accuracy` that of
+    one on the encoder's features. They are left out if all images have the same class.
     """
     of_samples = self._evaluate_samples(gan)
     (train_labels, *train_inputs), (labels, *inputs) = (
@@ -179,7 +179,7 @@ class BigBiGANEvaluator:
 
 @gin.configurable
 def train_bigbigan(workdir: str, data: Callable[[], ImageSource] = Digits,
-             validation_split: float = 0.2) -> None:
+                   validation_split: float = 0.2) -> None:
   """Trains BigBiGAN on `data`, or resumes the run in `workdir`.
 
   Args:

@@ -45,7 +45,7 @@ class CycleGAN(tf.Module):
     discriminator: makes each discriminator from the same arguments, like `PatchDiscriminator`.
     cycle_weight: the weight of the cycle loss, lambda in equation 3.
     identity_weight: the weight of the identity loss.
-    pool_size: how many generated images of each domain are remembered (section 4).
+    pool_size: number of generated images stored per domain (section 4).
 
   Raises:
     UsageError: a weight is negative, or the pool is empty.
@@ -73,8 +73,8 @@ class CycleGAN(tf.Module):
   def __call__(self, batch: dict[str, dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"a": {"image": uint8 [n, h, w, c]}, "b": {...}}` -> scalars, float [].
 
-    These are `loss/generators` and `loss/discriminators`, the losses of the two optimizers; and the
-    unweighted terms of the first one: `loss/adversarial`, `loss/cycle` and `loss/identity`.
+    The scalars are `loss/generators` and `loss/discriminators`, the losses of the two optimizers,
+    and the unweighted terms of the former: `loss/adversarial`, `loss/cycle` and `loss/identity`.
     """
     a, b = (to_unit_range(batch[name]["image"], keras.config.floatx()) for name in "ab")
     fake_a, fake_b = self.to_a(b, training=True), self.to_b(a, training=True)
@@ -105,7 +105,7 @@ class CycleGAN(tf.Module):
 
   @replicator.any_batch_size
   def translate(self, a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Translates both ways and back again: two uint8 `[n, h, w, c]` -> four of these.
+    """Translates images both ways and back: two uint8 `[n, h, w, c]` -> four of the same shape.
 
     Each is named after its path between the domains: `ab`, `aba`, `ba` and `bab`.
     """
@@ -144,7 +144,7 @@ class Evaluator:
     self.has_classes = a == b and len(a) > 1
 
   def __call__(self, step: CycleGAN) -> replicator.Evaluation:
-    """Returns the metrics, and a picture: rows of inputs, translations, truths, round trips."""
+    """Returns the metrics, and a picture with rows of inputs, translations, truths, round trips."""
     count = min(source.size for source in self.measured)
     (a, labels_a), (b, labels_b) = (read(source, np.arange(count)) for source in self.measured)
     made = {way: images.numpy() for way, images in step.translate(a, b).items()}
@@ -167,8 +167,8 @@ class Evaluator:
 
 @gin.configurable
 def train_cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
-             b: Callable[[], ImageSource] = gin.REQUIRED, validation_split: float = 0.1,
-             paired: bool = False) -> None:
+                   b: Callable[[], ImageSource] = gin.REQUIRED, validation_split: float = 0.1,
+                   paired: bool = False) -> None:
   """Trains CycleGAN between two sources, or resumes the run in `workdir`.
 
   Args:
@@ -177,7 +177,7 @@ def train_cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
     b: makes the images of the other.
     validation_split: fraction of each domain held out for the evaluation.
     paired: whether image i of a and of b show the same thing, for exact metrics. Training then uses
-      one half of the remaining images of a and the other half of those of b, so never a pair.
+      one half of the remaining images of a and the other half of those of b, so it sees no pairs.
 
   Raises:
     UsageError: the two domains differ in image shape or, if paired, in size.
@@ -189,7 +189,7 @@ def train_cyclegan(workdir: str, a: Callable[[], ImageSource] = Shapes,
       raise replicator.UsageError(f"train_cyclegan.a has {name} {of_a}, and train_cyclegan.b "
                                   f"{of_b}: they must be the same")
   gans.check_square(both[0])
-  alike = np.zeros(both[0].size, int) if paired else None  # Same split, whatever the classes.
+  alike = np.zeros(both[0].size, int) if paired else None  # Same split, regardless of classes.
   trained, measured = map(list, zip(*(train_validation_split(source, validation_split,
                                                              alike) for source in both),
                                     strict=True))

@@ -1,4 +1,4 @@
-"""D4PG: an actor-critic agent for continuous control, trained in one replica step.
+"""D4PG: an actor-critic agent for continuous control, with a distributional critic.
 
     python -m experiments.d4pg --gin_file=configs/d4pg_pendulum.gin
 
@@ -71,12 +71,12 @@ class D4PG(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critic's loss; `value`, its mean value of the policy's actions; and the scalars of
+    The scalars are the critic's loss; `value`, its mean value of the policy's actions; and those of
     the critic's head, of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
-    # Both updates use the current networks: the policy's comes before the critic's.
+    # The policy is updated first, so both updates use the networks from before this step.
     returns = batch.reward, batch.discount, self._following(batch)
     target = self.returns.target(*returns)
     value = self._update_policy(observations)

@@ -47,7 +47,7 @@ class DMD2(tf.Module):
     teacher: makes the denoiser of the data, such as `@GaussianMixture`, from the shape.
     first: position of the highest noise level at which distributions are compared; see
       `edm.noise_level`.
-    last: position of the lowest one.
+    last: position of the lowest such level.
     start: position of the generator's input noise level. At the highest level, a teacher maps all
       noise to about the same image, and so would a generator that starts from its weights.
     teacher_steps: sampling steps of the teacher in the evaluation.
@@ -83,7 +83,7 @@ class DMD2(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor] | None = None) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, *image_shape]}` or nothing -> scalars, float [].
 
-    These are `loss/fake_score`, and `loss/distribution_matching`, half the mean square of the
+    The scalars are `loss/fake_score`, and `loss/distribution_matching`, half the mean square of the
     gradient with respect to the samples. With images, `loss/discriminator` and `loss/adversarial`
     are the unweighted GAN losses of the head and of the generator.
     """
@@ -167,7 +167,7 @@ class BesideTeacher:
 
 @gin.configurable
 def train_dmd2(workdir: str, data: Callable[[], Any] = Digits,
-         evaluator: Callable[[Any, str], Callable] = SampleEvaluator) -> None:
+               evaluator: Callable[[Any, str], Callable] = SampleEvaluator) -> None:
   """Distills a teacher, or resumes the run in `workdir`.
 
   Args:

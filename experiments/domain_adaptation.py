@@ -77,7 +77,7 @@ class Supervised(tf.Module):
 
 
 class DANN(tf.Module):
-  """An update of an encoder, a classifier and a domain classifier, by one loss."""
+  """An update of an encoder, a classifier and a domain classifier on one loss."""
 
   def __init__(self, optimizer: Callable[[], keras.optimizers.Optimizer], dropout: float,
                reversal_steps: int):
@@ -132,8 +132,8 @@ class DomainAdaptation(tf.Module):
   Args:
     optimizer: makes a Keras optimizer.
     dropout: dropout rate after an encoder's last convolution.
-    adaptation_start: the step at which ADDA's source encoder is frozen and training of its copy
-      starts.
+    adaptation_start: the step at which ADDA's source encoder is frozen and its copy starts to
+      train.
     reversal_steps: steps over which DANN's lambda rises toward 1 (the paper's p goes from 0 to 1).
 
   Raises:
@@ -153,8 +153,8 @@ class DomainAdaptation(tf.Module):
   def __call__(self, batch: dict[str, dict[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Takes one step on examples of `Unpaired`; returns the losses of all parts, float [].
 
-    They are `loss/source_only`, `loss/on_target`, `loss/dann` and `loss/dann_domain` (of DANN's two
-    classifiers), `loss/adda_discriminator` and `loss/adda_encoder`.
+    These are `loss/source_only`, `loss/on_target`, `loss/dann` and `loss/dann_domain` (of DANN's
+    two classifiers), `loss/adda_discriminator` and `loss/adda_encoder`.
     """
     source, target = (to_unit_range(batch[domain]["image"], keras.config.floatx())
                       for domain in ("source", "target"))
@@ -166,7 +166,7 @@ class DomainAdaptation(tf.Module):
 
 
 def before_call(step: DomainAdaptation, number: int) -> None:
-  """Freezes ADDA until it starts; then freezes the source network, and copies it to ADDA once."""
+  """Freezes ADDA until it starts, then the source network, whose encoder it copies to ADDA once."""
   has_started = number >= step.adaptation_start
   step.source_only.encoder.trainable = step.source_only.classifier.trainable = not has_started
   step.adda.encoder.trainable = step.adda.discriminator.trainable = has_started
@@ -195,9 +195,11 @@ def evaluate(step: DomainAdaptation, source: ImageSource, held_out: ImageSource
 
 @gin.configurable
 def train_domain_adaptation(workdir: str, source: Callable[[], ImageSource] = gin.REQUIRED,
-                      target: Callable[[], ImageSource] = gin.REQUIRED,
-                      validation_split: float = 0.4) -> None:
-  """Adapts from `source` to `target`, holding out a fraction of `target`; or resumes a run.
+                            target: Callable[[], ImageSource] = gin.REQUIRED,
+                            validation_split: float = 0.4) -> None:
+  """Adapts from `source` to `target`, or resumes the run in `workdir`.
+
+  The fraction `validation_split` of `target` is held out for the evaluation.
 
   Raises:
     UsageError: `target` has a class that `source` does not have.

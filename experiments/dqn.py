@@ -1,4 +1,4 @@
-"""DQN: an agent that chooses discrete actions by their values, with parts of Rainbow.
+"""DQN: a value-based agent for discrete actions, with the extensions of Rainbow.
 
     python -m experiments.dqn --gin_file=configs/dqn_cartpole.gin
 
@@ -66,8 +66,8 @@ class DQN(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the network's loss; `value`, the mean value of the best actions; `epsilon`; and the
-    scalars of the network's head, of the actor and of the replay.
+    The scalars are the network's loss; `value`, the mean value of the best actions; `epsilon`; and
+    those of the network's head, of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     returns = batch.reward, batch.discount, self._following(batch)
@@ -85,7 +85,7 @@ class DQN(tf.Module):
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Returns one-hot actions: `[n, *shape], [n, noise_size] -> [n, k]`; noise ~ N(0, 1).
 
-    With zero noise they are greedy. k is the number of actions.
+    With zero noise, actions are greedy. k is the number of actions.
     """
     noise, of_network = noise[:, :self.action_size], noise[:, self.action_size:]
     values = self.returns.mean(self._outputs(self.normalizer(observations), of_network))
@@ -102,7 +102,7 @@ class DQN(tf.Module):
     return self.network(observations, noise)
 
   def _possible(self, observations: tf.Tensor) -> tf.Tensor | None:
-    """Returns the action mask in the observations, bool `[n, k]`; None if they have none."""
+    """Returns the action mask in the observations, bool `[n, k]`; None if there is none."""
     return observations[:, -self.action_size:] > 0 if self.masked else None
 
   def _epsilon(self) -> tf.Tensor:

@@ -8,8 +8,8 @@
 DATA is a folder, a .zip, an .npz, shards, tfds:NAME, hf:NAME, MODULE:CLASS of an image source, or a
 data set of this project: digits, shapes or stacked_digits. Features and statistics of real images
 are cached on disk. `--gin_param` also takes settings of DATA: `HuggingFace.image = 'photo'`.
-A conditional run generates classes with the frequencies that they have among the real images. If
-the real images have different classes or none, it uses the frequencies of its training data.
+A conditional run generates classes with the frequencies of the real images or, if these have
+different classes or none, of its training data.
 """
 
 import argparse
@@ -50,7 +50,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 _FEATURES = ("inception", "efficientnet", "classifier")
-_OF_RUNS = ("standing_statistics", "step", "balanced")  # Flags, as is --seed.
+_OF_RUNS = ("standing_statistics", "step", "balanced")  # Flags for runs, like --seed.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +91,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _check(flags: argparse.Namespace) -> None:
-  """Raises a UsageError for flags that are wrong for any images."""
+  """Raises a UsageError for flags that are wrong regardless of the images."""
   comparison.needs(flags.metrics)
   flags.cache = flags.cache.expanduser()
   for name in ("json", "out"):
@@ -211,7 +211,7 @@ def _extractor(flags: argparse.Namespace, source: ImageSource | None) -> Extract
 
 
 def _run(flags: argparse.Namespace) -> int:
-  tf.config.experimental.enable_op_determinism()  # The same image each time.
+  tf.config.experimental.enable_op_determinism()  # For the same images each time.
   tf.config.experimental.enable_tensor_float_32_execution(False)  # To match published features.
   with contextlib.ExitStack() as stack:
     logged = stack.enter_context(collected())

@@ -5,8 +5,8 @@
 
 Writes a model card, `README.md`, and each network in each format: the generator and the encoder of
 a GAN, the greedy policy of an agent, or the Keras networks that are attributes of any other step.
-Weights are averaged ones if the run has them. `--networks` takes any such attribute. To check each
-file, a separate process loads it and compares its outputs with those of the run.
+Averaged weights are used if the run has them. `--networks` takes any such attribute. To check each
+file, a separate process loads it, and its outputs are compared with those of the run.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def _words(text: str) -> list[str]:
 
 def _run(flags: argparse.Namespace) -> int:
   load.check_program(flags.run, flags.yes)
-  tf.config.set_visible_devices([], "GPU")  # The comparison is between results of one device.
+  tf.config.set_visible_devices([], "GPU")  # So that outputs are compared on one device.
   tf.config.experimental.enable_op_determinism()
   with Status() as status:
     status.doing("loading the run")

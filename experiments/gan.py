@@ -52,7 +52,7 @@ class GAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
+    classes: classes of the data, used if `conditional`; sample labels follow their frequencies.
     optimizer: makes a Keras optimizer.
     generator: makes the generator, such as `@BigGANGenerator`, from resolution, channels,
       latent_dim and num_classes.
@@ -63,11 +63,11 @@ class GAN(tf.Module):
     penalties: terms of the discriminator's loss, such as `[@r1(), @r2()]`.
     augment: makes the augmentation of all images and samples that the discriminator sees, such as
       `@DiffAugment`; or None.
-    latents: draws latents, one of `models.gan.latents.distributions`.
+    latents: draws the latents, one of `models.gan.latents.distributions`.
     latent_dim: length of a latent.
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: updates for each generator update; each takes its own batch.
-    generator_batch_ratio: latents per generator update for each image in a discriminator update.
+    discriminator_updates: discriminator updates per generator update, each on a separate batch.
+    generator_batch_ratio: batch size of a generator update, relative to a discriminator update.
     generator_orthogonality: weight of BigGAN's orthogonal regularization (`products_of_filters`)
       in the generator's loss.
     generator_classification: weight of the samples' classification loss in the generator's loss,
@@ -117,10 +117,10 @@ class GAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss/discriminator` (including penalties), `loss/generator` and, with an encoder,
-    `loss/encoder`; and for the last discriminator update: `penalty`, the sum of the penalties;
-    `d_accuracy`, the fraction of images and samples that it classifies correctly; and those of
-    `sample_variance.variances`. With `ADA`, `augmentation` is its p.
+    The scalars are `loss/discriminator` (including penalties), `loss/generator` and, with an
+    encoder, `loss/encoder`. Those of the last discriminator update are `penalty`, the sum of the
+    penalties; `d_accuracy`, the fraction of images and samples classified correctly; and the
+    scalars of `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
     for part in replicator.split(batch, self.batches):
       images = to_unit_range(part["image"], keras.config.floatx())

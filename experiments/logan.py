@@ -37,17 +37,17 @@ class LOGAN(tf.Module):
 
   Args:
     image_shape: (height, width, channels) of the data.
-    classes: classes of the data, used if `conditional`; sample labels have the same frequencies.
+    classes: classes of the data, used if `conditional`; sample labels follow their frequencies.
     optimizer: makes a Keras optimizer.
     generator: makes the generator, such as `@BigGANDeepGenerator`, from resolution, channels,
       latent_dim and num_classes.
     discriminator: makes the discriminator from resolution, channels and num_classes.
     loss: makes the losses of discriminator and generator, one of `models.gan.losses.adversarial`.
-    latents: draws latents in [-1, 1], to which optimized latents are clipped: `uniform_latents`.
+    latents: draws latents in [-1, 1], to which optimized ones are clipped: `uniform_latents`.
     latent_dim: length of a latent.
     optimization: makes the latent optimizer.
     conditional: whether generator and discriminator receive labels.
-    discriminator_updates: updates for each generator update; each takes its own batch.
+    discriminator_updates: discriminator updates per generator update, each on a separate batch.
 
   Raises:
     UsageError: a number is below 1, latents are normal, or a network has a layer with wrong second
@@ -92,9 +92,10 @@ class LOGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss/discriminator` and `loss/generator`, including the latents' cost; and for the
-    last discriminator update: `latent_cost`, that cost alone; `d_accuracy`, the fraction of
-    images and samples that it classifies correctly; and the scalars of `sample_variance.variances`.
+    The scalars are `loss/discriminator` and `loss/generator`, including the cost of moving latents.
+    Those of the last discriminator update are `latent_cost`, that cost alone; `d_accuracy`, the
+    fraction of images and samples classified correctly; and the scalars of
+    `sample_variance.variances`.
     """
     for part in replicator.split(batch, self.batches):
       images = to_unit_range(part["image"], keras.config.floatx())

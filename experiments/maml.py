@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 _SHOWN = (0, 1, 5, 10)  # The numbers of gradient steps that an evaluation reports.
-_RATES = (2e-3, 5e-3, 0.02)  # More learning rates for the pretrained network.
+_RATES = (2e-3, 5e-3, 0.02)  # Additional learning rates for the pretrained network.
 _SEED = 11  # All evaluations use the same tasks.
 
 
@@ -42,7 +42,7 @@ def _sinusoids(amplitude: tf.Tensor, phase: tf.Tensor, x: tf.Tensor, query_x: tf
 
 
 def training_tasks(number: int, points: int) -> Tasks:
-  """Draws this replica's tasks of this step, with `points` points of each kind."""
+  """Draws this replica's tasks of this step, with `points` points and as many query points."""
   amplitude = random.uniform("amplitude", [number, 1, 1], 0.1, 5.0)
   phase = random.uniform("phase", [number, 1, 1], 0.0, math.pi)
   x = random.uniform("x", [number, 2 * points, 1], -5.0, 5.0)
@@ -59,7 +59,7 @@ def evaluation_tasks(number: int, points: int) -> Tasks:
 
 
 def predict(weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-  """Returns outputs at `x` `[n, k, 1]`, given each task's kernels `[n, i, o]`, biases `[n, o]`."""
+  """Returns outputs at `x` `[n, k, 1]`, with kernels `[n, i, o]` and biases `[n, o]` per task."""
   *hidden, (kernel, bias) = zip(weights[::2], weights[1::2], strict=True)
   for w, b in hidden:
     x = tf.nn.relu(x @ w + b[:, tf.newaxis])
@@ -78,7 +78,7 @@ def copies(network: keras.Model, number: int) -> list[tf.Tensor]:
 
 def descend(weights: list[tf.Tensor], tasks: Tasks, rate: float | tf.Tensor,
             first_order: bool = False) -> list[tf.Tensor]:
-  """Takes one gradient descent step on each task's own weights (line 7)."""
+  """Takes one gradient descent step on each task's own weights (line 7 of algorithm 2)."""
   with tf.GradientTape() as tape:
     tape.watch(weights)
     # A task's weights appear only in its own term, so each gets its own task's gradient.
@@ -147,7 +147,7 @@ class MAML(tf.Module):
 def evaluate(step: MAML, number: int) -> replicator.Evaluation:
   """Returns mean squared errors on new tasks after 0, 1, 5 and 10 gradient steps on each.
 
-  `pretrained_best` uses the best of four learning rates for each number of steps, chosen on these
+  For each number of steps, `pretrained_best` uses the best of four learning rates, chosen on these
   same tasks.
   """
   tasks, descend_once = evaluation_tasks(number, step.points), tf.function(descend, autograph=False)

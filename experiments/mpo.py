@@ -50,8 +50,6 @@ class MPO(tf.Module):
 
   The optimizers are made in the gin scopes `critic`, `policy` and `duals`.
 
-  Raises a UsageError if a bound or the deviation is not positive, or no action is sampled.
-
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
@@ -66,6 +64,9 @@ class MPO(tf.Module):
     deviation: the policy's initial standard deviation.
     policy: makes the policy network; constructed and called like `Policy`.
     critic: makes the critic; constructed and called like `Critic`.
+
+  Raises:
+    UsageError: a bound or the deviation is not positive, or no action is sampled.
   """
 
   def __init__(self, environments: Environments,
@@ -99,9 +100,9 @@ class MPO(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critic's loss; `value`, the target critic's mean of the sampled actions;
+    The scalars are the critic's loss; `value`, the target critic's mean value of sampled actions;
     `deviation`, the target policy's mean deviation; the `temperature`; the divergences `kl_mean`
-    and `kl_deviation`; and the scalars of the critic's head, of the actor and of the replay.
+    and `kl_deviation`; and those of the critic's head, of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     # The policy is improved at the states after n steps, so that the critic can use its samples.

@@ -3,8 +3,8 @@
     replicator play --run=RUN [--episodes=10] [--video=FILE.mp4|FILE.gif]
         [--step=N|best] [--sampled] [--record=FOLDER]
 
-Actions are greedy, and the episodes start like the first ones of every evaluation of the run.
-With `--sampled`, actions are drawn from the policy. `--record` writes the episodes as a data set in
+Actions are greedy. The episodes start like the first ones of every evaluation of the run. With
+`--sampled`, actions are drawn from the policy. `--record` writes the episodes as a data set in
 Minari's format.
 """
 

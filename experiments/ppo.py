@@ -34,7 +34,7 @@ class PPO(tf.Module):
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    clip_range: largest relative change of an action's probability; a number or a schedule.
+    clip_range: limit on the relative change of an action's probability; a number or a schedule.
     entropy_coefficient: weight of the policy's entropy, in nats.
     policy: makes the policy network; constructed and called like `Policy`.
     critic: makes the value network, with one output; constructed and called like `Policy`.
@@ -66,9 +66,10 @@ class PPO(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the minibatch; returns scalars, float [].
 
-    These are the losses of the policy and of the critic; `value`, the mean value; the policy's
-    `entropy`; `kl`, an estimate of the divergence of the policy from the one that acted; `clipped`,
-    the share of actions whose probability moved too far; and the scalars of the actor.
+    The scalars are the losses of the policy and of the critic; `value`, the mean value; the
+    policy's `entropy`; `kl`, an estimate of the divergence of the policy from the one that acted;
+    `clipped`, the fraction of actions whose probability changed by more than `clip_range`; and
+    those of the actor.
     """
     batch = self.replay.minibatch()
     return {**self._update_policy(batch), **self._update_critic(batch), **self.actor.scalars()}
@@ -77,7 +78,7 @@ class PPO(tf.Module):
   def act(self, observations: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
     """Returns actions: `[n, *shape], [n, action_size] -> [n, action_size]`; noise ~ N(0, 1).
 
-    With zero noise they are the most probable ones.
+    With zero noise, these are the most probable actions.
     """
     return self.actions.draw(self._outputs(self._seen(observations)), noise)
 

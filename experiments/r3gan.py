@@ -2,8 +2,8 @@
 
     python -m experiments.r3gan --gin_file=configs/r3gan_stacked_digits.gin
 
-Huang et al. 2024 (arXiv:2501.05441). Both networks' updates compare each sample with an image of
-the same label, so each update takes one half of the batch.
+Huang et al. 2024 (arXiv:2501.05441). The updates of both networks compare each sample with an
+image of the same label, so each update takes one half of the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,9 +83,9 @@ class R3GAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss/generator`; `loss/discriminator`, including penalties; and for its update:
-    `penalty`, their sum; `d_accuracy`, the fraction of pairs whose image has the higher score; and
-    the scalars of `sample_variance.variances`. With `ADA`, `augmentation` is its p.
+    The scalars are `loss/generator`; `loss/discriminator`, including penalties; `penalty`, their
+    sum; `d_accuracy`, the fraction of pairs whose image has the higher score; and those of
+    `sample_variance.variances`. With `ADA`, `augmentation` is its p.
     """
     for_discriminator, for_generator = map(self._pairs, replicator.split(batch, self.batches))
     discriminator_loss, penalty, accuracy, moments = self.optimizers["discriminator"].minimize(

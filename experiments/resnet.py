@@ -88,8 +88,9 @@ class ImageClassifier(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c], "label": int32 [n]}` -> scalars, float [].
 
-    These are `loss/network`, the mean loss with smoothed labels; and `accuracy`, the fraction of
-    examples whose class has the highest logit. A mixture belongs to the class of its larger share.
+    The scalars are `loss/network`, the mean loss with smoothed labels, and `accuracy`, the fraction
+    of examples whose class has the highest logit. A mixture counts as the class with the larger
+    share.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())
     classes = tf.one_hot(batch["label"], self.num_classes, dtype=images.dtype)
@@ -113,12 +114,12 @@ class ImageClassifier(tf.Module):
   def measure(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Measures top-1 and top-5 correctness and the cross-entropy of each example.
 
-    Takes a batch like that of a step; returns `top1` and `top5`, bool `[n]`, and `loss`, float
+    The batch is like that of a step. Returns `top1` and `top5`, bool `[n]`, and `loss`, float
     `[n]`, without label smoothing.
     """
     logits = self.logits(batch["image"])
     label = tf.cast(batch["label"], tf.int32)[:, tf.newaxis]
-    # `tf.math.in_top_k` would count equal logits as right for every image.
+    # If all logits were equal, `tf.math.in_top_k` would count every image as correct.
     highest = tf.math.top_k(tf.cast(logits, tf.float32), min(5, self.num_classes)).indices
     is_number = tf.reduce_all(tf.math.is_finite(logits), 1)
     return {**{f"top{k}": is_number & tf.reduce_any(highest[:, :k] == label, 1) for k in (1, 5)},
@@ -136,7 +137,7 @@ class ImageClassifier(tf.Module):
   def _decay(self) -> tf.Tensor | float:
     if not self.weight_decay:
       return 0.0
-    # tf.nn.l2_loss is half of the sum of squares.
+    # tf.nn.l2_loss is half the sum of squares.
     return self.weight_decay * tf.add_n([
         tf.nn.l2_loss(v) for v in self.network.trainable_variables if len(v.shape) > 1])
 
@@ -151,16 +152,16 @@ class Accuracy:
     self._part_size = part_size
 
   def __call__(self, classifier: ImageClassifier) -> replicator.Evaluation:
-    """Returns the means of what `ImageClassifier.measure` returns."""
+    """Returns the means of the outputs of `ImageClassifier.measure`."""
     size = self.source.size
     parts = list(distributed_evaluation.deal(functools.partial(self._sums, classifier),
-                              -(-size // self._part_size)))
+                                             -(-size // self._part_size)))
     return replicator.Evaluation(
         {name: float(sum(part[name] for part in parts)) / size for name in parts[0]},
         method=f"top-1 and top-5 accuracy on {size:,} held-out images")
 
   def _sums(self, classifier: ImageClassifier, part: int) -> dict[str, np.float64]:
-    """Returns the sums over the images of a part, float64 [] by name."""
+    """Returns the sums of the outputs over the images of a part, float64 [] by name."""
     first = part * self._part_size
     images, labels = read(self.source, np.arange(first, min(first + self._part_size,
                                                             self.source.size)))
@@ -170,8 +171,8 @@ class Accuracy:
 
 @gin.configurable
 def train_resnet(workdir: str, data: Callable[[], ImageSource] = Digits,
-           validation: Callable[[], ImageSource] | None = None, validation_split: float = 0.2,
-           evaluation: Callable[[ImageSource], Callable] = Accuracy) -> None:
+                 validation: Callable[[], ImageSource] | None = None, validation_split: float = 0.2,
+                 evaluation: Callable[[ImageSource], Callable] = Accuracy) -> None:
   """Trains a classifier on `data`, or resumes the run in `workdir`.
 
   Args:

@@ -33,11 +33,11 @@ class SAC(tf.Module):
   Args:
     environments: where the actor acts.
     optimizer: makes a Keras optimizer.
-    target_entropy: target entropy of the policy in nats, below that of uniform actions, log 2 per
-      dimension; None for minus the number of dimensions.
+    target_entropy: target entropy of the policy in nats; None for minus the number of dimensions.
+      It must be below the entropy of uniform actions, log 2 per dimension.
     initial_temperature: the temperature (weight of the entropy) before the first step.
     tau: soft-update coefficient of the target critics.
-    target_update_period: steps between updates of the target networks.
+    target_update_period: steps between updates of the target critics.
     noise: factor on the policy's standard deviation when it acts; a number or a schedule.
     policy: makes the policy network; constructed and called like `Policy`.
     critic: makes each of the two critics; constructed and called like `Critic`.
@@ -71,9 +71,9 @@ class SAC(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critics' loss; `td_error`, their mean absolute error, weighted; the policy's
-    `entropy`; the `temperature`; `value`, the critics' mean value of the policy's actions; and the
-    scalars of the actor and of the replay.
+    The scalars are the critics' loss; `td_error`, their mean absolute error, weighted; the policy's
+    `entropy`; the `temperature`; `value`, the mean of the lower critic's value of the policy's
+    actions; and those of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)
@@ -95,7 +95,7 @@ class SAC(tf.Module):
                         agents.scaled(noise, self.noise, self.actor))[0]
 
   def _sample(self, observations: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Actions tanh(mean + deviation * noise) `[n, a]`, and their log probability densities [n]."""
+    """Returns actions tanh(mean + deviation * noise) `[n, a]`, and their log densities [n]."""
     mean, log_deviation = tf.split(self.policy(observations), 2, 1)
     log_deviation = -5.0 + 3.5 * (tf.tanh(log_deviation) + 1.0)  # in [-5, 2]
     noise = tf.cast(noise, mean.dtype)

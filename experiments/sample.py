@@ -7,7 +7,7 @@
     replicator sample --run=RUN --out=pairs.png --reconstruct=DATA [--classes=C]
 
 The run may be of any experiment whose step `models.gan.evaluation.sampling` can call. The same
-seed gives the same image at the same position, whatever the count. Without `--classes`, a grid
+seed gives the same image at the same position, for any count. Without `--classes`, a grid
 cycles through the classes, and a data set has the class frequencies of the training data.
 """
 
@@ -37,7 +37,7 @@ from replicator.training.workdir.places import folder_of, refuse_url
 import numpy as np
 import tensorflow as tf
 
-_WIDEST_CLASSES = 16     # At most so many classes get a column each.
+_WIDEST_CLASSES = 16     # With at most this many classes, each gets a column.
 _ROWS = 8
 _KINDS = {"samples": (".png", ".zip", ""), "interpolate": (".png", ".webp"),
           "reconstruct": (".png",)}
@@ -130,7 +130,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 
 def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
-  """Returns the path that a flag names; nothing may exist there yet."""
+  """Returns the path given by a flag; raises a UsageError if it exists."""
   refuse_url(path, flag, "use a local path")
   path = path.expanduser()
   if path.exists():
@@ -140,7 +140,7 @@ def new_path(path: pathlib.Path, flag: str = "--out") -> pathlib.Path:
 
 def _run(flags: argparse.Namespace) -> int:
   load.check_program(flags.run, flags.yes)
-  tf.config.experimental.enable_op_determinism()  # The same image each time.
+  tf.config.experimental.enable_op_determinism()  # For the same images each time.
   with Status() as status:
     status.doing("loading the run")
     run, number = load.load_run(flags.run, flags.step, flags.gin_param, flags.yes)
@@ -200,7 +200,7 @@ def _sample(gan: Any, classes: Classes, flags: argparse.Namespace, status: Statu
 
 def shown(what: str, batches: Iterable, count: int, status: Status,
           size: Callable[[Any], int] = len) -> Iterator:
-  """Yields the batches, and shows progress out of `count` images in the status."""
+  """Yields the batches, and shows the progress toward `count` images in the status."""
   done = 0
   status.doing(format_bar(what, done, count))
   for batch in batches:

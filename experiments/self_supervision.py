@@ -38,7 +38,7 @@ class SelfSupervision(tf.Module):
       teacher's.
     network: makes the network; constructed and called like `ResNet`. Its last layer is not used.
     hidden_sizes: units of the hidden layers of the projector, and of the predictor.
-    projection_dim: units of the last layer of each.
+    projection_dim: units of the last layer of both.
 
   Raises:
     UsageError: the loss needs a teacher, but the optimizer keeps no averages.
@@ -71,9 +71,9 @@ class SelfSupervision(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image", "other": uint8 [n, h, w, c]}` -> scalars, float [].
 
-    These are `loss/network`; `projection_variance`, the variance of the first views' normalized
-    projections, from 0 if all are the same to 1 if their mean is 0; and `image_variance`, the same
-    for their pixels.
+    The scalars are `loss/network`; `projection_variance`, the variance of the first views'
+    normalized projections, from 0 if all are the same to 1 if their mean is 0; and
+    `image_variance`, the same for their pixels.
     """
     first, second = (to_unit_range(batch[name], keras.config.floatx())
                      for name in ("image", "other"))
@@ -84,7 +84,7 @@ class SelfSupervision(tf.Module):
             "image_variance": of_images}
 
   def project(self, images: tf.Tensor) -> tf.Tensor:
-    """Returns projections of a batch during training: `[n, h, w, c] -> [n, d]`."""
+    """Returns the projections of a batch in training mode: `[n, h, w, c] -> [n, d]`."""
     return self.projector(self.network.features(images, training=True), training=True)
 
   def _loss(self, first: tf.Tensor, second: tf.Tensor) -> list[tf.Tensor]:
@@ -107,7 +107,7 @@ class SelfSupervision(tf.Module):
 
 @gin.configurable
 def train_self_supervision(workdir: str, data: Callable[[], ImageSource] = gin.REQUIRED,
-                     validation_split: float = 0.2) -> None:
+                           validation_split: float = 0.2) -> None:
   """Learns features of `data`, or resumes the run in `workdir`.
 
   Args:

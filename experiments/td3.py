@@ -40,9 +40,9 @@ class TD3(tf.Module):
     target_noise_clip: limit on the size of that noise.
     tau: soft-update coefficient of the target networks.
     policy_delay: steps between updates of the policy and of all target networks.
-    cloning: None, or the `alpha` of TD3+BC for offline agents: the policy also stays near the
-      sampled actions, and this is the weight of the value relative to that, divided by the mean
-      absolute value; 2.5 in the paper.
+    cloning: None, or the `alpha` of TD3+BC for offline agents, 2.5 in the paper. The policy's loss
+      is then its mean squared distance from the sampled actions, minus `alpha` times the value
+      divided by the mean absolute value.
     policy: makes the policy network; constructed and called like `Policy`.
     critic: makes each of the two critics; constructed and called like `Critic`.
   """
@@ -71,8 +71,8 @@ class TD3(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the critics' loss; `td_error`, their mean absolute error, weighted; `value`, the first
-    critic's mean value of the policy's actions; and the scalars of the actor and of the replay.
+    The scalars are the critics' loss; `td_error`, their mean absolute error, weighted; `value`, the
+    first critic's mean value of the policy's actions; and those of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     observations = self.normalizer(batch.observation)

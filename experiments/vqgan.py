@@ -44,12 +44,12 @@ class VQGAN(tf.Module):
     image_shape: (height, width, channels) of the images.
     optimizer: makes a Keras optimizer.
     quantizer: makes one of `models.gan.networks.quantizers`.
-    autoencoder: makes it from resolution, channels and dim, like `VQGANAutoencoder`.
-    discriminator: makes it from resolution and channels, like `PatchDiscriminator`; its
-      layers are in `trunk`.
+    autoencoder: makes the autoencoder from resolution, channels and dim, like `VQGANAutoencoder`.
+    discriminator: makes the discriminator from resolution and channels, like `PatchDiscriminator`;
+      its `trunk` must list its layers.
     loss: makes the adversarial loss.
     adversarial_weight: factor on the adaptive weight of the adversarial loss; a number or a
-      schedule. The authors train without that loss at first, and then with 0.8.
+      schedule. The authors first train without that loss, and then with 0.8.
     feature_weight: weight of the distance between the discriminator's features of an image and of
       its reconstruction, which replaces LPIPS.
   """
@@ -73,9 +73,9 @@ class VQGAN(tf.Module):
   def __call__(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Takes one step: `{"image": uint8 [n, h, w, c]}` -> scalars, float [].
 
-    These are `loss/autoencoder` and `loss/discriminator`, the losses of the two optimizers; the
-    terms of the first one: `loss/reconstruction`, `loss/commitment`, and `loss/adversarial` without
-    its `adaptive_weight`; and the `perplexity` of the global batch's codes.
+    The scalars are `loss/autoencoder` and `loss/discriminator`, the losses of the two optimizers;
+    the terms of the former, `loss/reconstruction`, `loss/commitment`, and `loss/adversarial`
+    without its `adaptive_weight`; and the `perplexity` of the global batch's codes.
     """
     images = to_unit_range(batch["image"], keras.config.floatx())
     losses, means, gradients = replicator.microbatch(self._losses_and_gradients, images)
@@ -135,7 +135,7 @@ class VQGAN(tf.Module):
 
   @replicator.any_batch_size
   def reconstruct(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Reconstructs images: uint8 `[n, h, w, c] -> [n, h, w, c]`, and codes int32 `[n, h', w']`."""
+    """Returns reconstructions and codes: uint8 `[n, h, w, c]` -> the same, int32 `[n, h', w']`."""
     with self.optimizers["autoencoder"].averaged_weights():
       vectors = self.autoencoder.encode(to_unit_range(images, keras.config.floatx()))
       quantized = self.quantizer(vectors)
@@ -156,7 +156,7 @@ class ReconstructionEvaluator:
     self.metrics: FeatureMetrics | None = None
 
   def __call__(self, step: VQGAN) -> replicator.Evaluation:
-    """Returns the metrics, and a picture: rows of images above rows of their reconstructions."""
+    """Returns the metrics, and a picture with rows of images above their reconstructions."""
     # Not in the constructor, because nothing may be computed before the strategy exists.
     self.metrics = self.metrics or FeatureMetrics(self.measured, self.folder)
     count = self.measured.size
@@ -165,7 +165,7 @@ class ReconstructionEvaluator:
         step.reconstruct(images[i:i + _AT_A_TIME]) for i in range(0, count, _AT_A_TIME)),
         strict=True))
     usage = np.bincount(codes.ravel(), minlength=step.quantizer.num_codes) / codes.size
-    compared = made[self.metrics.chosen]  # The reconstructions of the images that it compares.
+    compared = made[self.metrics.chosen]  # Of the images that the metrics compare.
     measured = self.metrics.measure(lambda _, part: compared[part])
     scalars = {
         "psnr": float(tf.reduce_mean(tf.image.psnr(images, image_source.to_uint8(made), 255))),
@@ -179,7 +179,7 @@ class ReconstructionEvaluator:
 
 @gin.configurable
 def train_vqgan(workdir: str, data: Callable[[], ImageSource] = gin.REQUIRED,
-          validation_split: float = 0.1) -> None:
+                validation_split: float = 0.1) -> None:
   """Trains VQGAN on `data`, or resumes the run in `workdir`.
 
   Args:

@@ -48,7 +48,7 @@ class Dreamer(tf.Module):
     memory_size: length of the policy's memory: the model's state and the last action.
 
   Raises:
-    UsageError: a setting cannot work.
+    UsageError: a setting is invalid.
   """
 
   def __init__(self, environments: Environments,
@@ -78,9 +78,8 @@ class Dreamer(tf.Module):
   def __call__(self) -> dict[str, tf.Tensor]:
     """Takes one step, on this replica's part of the batch; returns scalars, float [].
 
-    These are the terms of the model's loss; `value`, the mean imagined return; the policy's
-    `entropy`; the critic's loss; `return_range`; and the scalars of the actor and of the
-    replay.
+    The scalars are the terms of the model's loss; `value`, the mean imagined return; the policy's
+    `entropy`; the critic's loss; `return_range`; and those of the actor and of the replay.
     """
     batch = self.replay.sample(replicator.batch_size())
     states, scalars = self._update_model(batch)
@@ -103,7 +102,8 @@ class Dreamer(tf.Module):
           ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns actions in [-1, 1] `[n, a]`, and the new memory `[n, memory_size]`.
 
-    Latents are the most probable ones. The paper draws them, but an actor's only draws are `noise`.
+    The latents are the most probable ones. The paper samples them, but an actor draws nothing
+    except `noise`.
 
     Args:
       observations: `[n, *shape]`.
@@ -142,7 +142,7 @@ class Dreamer(tf.Module):
     return self.model.imagine(flat(states), act, noise, uniform)
 
   def _update_policy(self, dream: Dream, weight: tf.Tensor, advantage: tf.Tensor) -> tf.Tensor:
-    """Updates the policy by the policy gradient of advantages `[m, t]`; returns mean entropy []."""
+    """Updates the policy on the advantages `[m, t]`; returns its mean entropy []."""
     def loss():
       mean, deviation = self._distribution(dream.state[:, :-1])
       log_deviation = tf.math.log(deviation)

@@ -62,7 +62,7 @@ def publish(folder: pathlib.Path, write: Callable[[pathlib.Path], None], facts: 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   """Replaces a file; a crash leaves the old or the new one, never a part."""
-  # Processes on different machines may write to a shared folder, and have the same process id.
+  # Processes on different machines may write to a shared folder with the same process ID.
   temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
   try:
     with temporary.open("wb") as file:
@@ -116,7 +116,7 @@ def check(folder: pathlib.Path) -> dict:
 
 
 def is_good(folder: pathlib.Path) -> bool:
-  """Whether a published folder exists and is intact; reads every file."""
+  """Returns whether a published folder exists and is intact; reads every file."""
   try:
     check(folder)
     return True
@@ -137,7 +137,7 @@ def checksums(folder: pathlib.Path) -> dict[str, str]:
 def published(parent: pathlib.Path) -> dict[str, pathlib.Path]:
   """Returns the paths of the published folders in `parent`, by name; changes nothing.
 
-  If a replacement was interrupted, the path is where the earlier folder was set aside.
+  After an interrupted replacement, the path is where the earlier folder was set aside.
   """
   aside = {path.name.removeprefix(_REPLACED): path for path in parent.glob(f"{_REPLACED}*")}
   return {**aside, **{path.name: path for path in parent.glob("[!.]*")}}

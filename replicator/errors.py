@@ -83,8 +83,8 @@ def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.5) -> str:
 def chain_of(error: BaseException) -> list[BaseException]:
   """Returns the error, the error that it replaced, and so on; the last is the cause.
 
-  gin, Keras, AutoGraph and input pipelines replace errors by their own, with different messages. An
-  error that a user raises `from` an earlier one is itself a cause.
+  gin, Keras, AutoGraph and input pipelines replace errors with their own, with different messages.
+  An error that a user raises `from` an earlier one is itself a cause.
   """
   chain = [error]
   while (inner := chain[-1].__context__) and _replaces(chain[-1], inner):
@@ -96,7 +96,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 def _replaces(error: BaseException, inner: BaseException) -> bool:
   message = str(error).lstrip("'\"")  # A KeyError shows its message in quotes.
-  # An error that cannot be made again from a message alone leads to a TypeError about that.
+  # Re-creating an error whose constructor needs more than a message raises a TypeError.
   if message.startswith((*_IN_PLACE_OF_ANOTHER, f"{type(inner).__name__}.__init__() missing ")):
     return True
   if "ExceptionProxy.__init__() takes " in message:  # gin's class of such errors.
@@ -112,10 +112,10 @@ def first_line(error: BaseException) -> str:
 
 
 def is_foreign(file: str) -> bool:
-  """Whether a source file belongs to Python or an installed package, rather than the user."""
+  """Returns whether a source file belongs to Python or an installed package, not the user."""
   return "site-packages" in file or "dist-packages" in file or _STDLIB in file
 
 
 def is_of_user(file: str) -> bool:
-  """Whether a source file exists and is the user's: neither foreign nor part of this package."""
+  """Returns whether a source file exists and is the user's: not foreign, nor in this package."""
   return os.path.isfile(file) and not is_foreign(file) and not file.startswith(ENGINE)

@@ -15,9 +15,9 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 GRACE_SECONDS = 30.0
-"""The time that processes have to end by themselves, because one may be saving.
+"""The time that processes get to exit on their own, because one may be saving.
 
-Kubernetes and Slurm use the same.
+Kubernetes and Slurm use the same value.
 """
 
 GIVING_UP_SECONDS = 10.0
@@ -30,8 +30,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 def end_with_parent(number: int = signal.SIGKILL, exit_status: int = 1) -> Callable[[], None]:
   """Returns a function for a new process to call, so that Linux signals it when this one dies.
 
-  It can be pickled, or be the `preexec_fn`: it makes only system calls, so it is safe in a fork of
-  a process with threads. On other systems it does nothing. The new process exits with
+  It can be pickled, or passed as `preexec_fn`: it makes only system calls, so it is safe in a fork
+  of a process with threads. On other systems, it does nothing. The new process exits with
   `exit_status` if this one is already dead.
   """
   return functools.partial(_end_with, os.getpid(), number, exit_status)
@@ -45,10 +45,10 @@ def _end_with(parent: int, number: int, exit_status: int) -> None:
 
 
 class Child:
-  """A command in its own session, which ends with this process, see `end_with_parent`.
+  """A command in its own session, which ends with this process; see `end_with_parent`.
 
-  Ctrl-C does not reach it: this process decides when it ends. Its stderr goes where its stdout
-  goes, unbuffered if it is a Python program.
+  Ctrl-C does not reach it: this process decides when it ends. Its stderr goes to its stdout,
+  unbuffered if it is a Python program.
 
   Args:
     command: the words of the command.
@@ -90,7 +90,7 @@ class Child:
     return status if status >= 0 else 128 - status
 
   def end(self, deadline: float) -> None:
-    """Waits for the process to end until `deadline`, on the monotonic clock; then kills it."""
+    """Waits until `deadline`, on the monotonic clock, for the process to end; then kills it."""
     try:
       self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Child:
 def spawning(*withheld: int) -> Iterator[None]:
   """Keeps processes that `multiprocessing` spawns in the body from running this program's file.
 
-  They never get the signals `withheld`, which may reach all processes; this process ends them.
+  They never get the `withheld` signals, which may be sent to all processes; this process ends them.
   """
   before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
   resource_tracker.ensure_running()  # It unblocks signals when it starts.
@@ -116,20 +116,20 @@ def spawning(*withheld: int) -> Iterator[None]:
 
 
 class GivenUp(BaseException):
-  """The end of a wait for something outside of this process, because it was asked to stop."""
+  """The end of a wait for something outside of this process, after a request to stop."""
 
 
 _given_up = threading.Event()
 
 
 def gives_up() -> bool:
-  """Whether this process was asked to stop so long ago that it should wait no longer."""
+  """Returns whether a stop was requested so long ago that this process should no longer wait."""
   return _given_up.is_set()
 
 
 @contextlib.contextmanager
 def giving_up() -> Iterator[Callable[[], None]]:
-  """Yields a function; some seconds after it is called, `gives_up` is true in the body."""
+  """Yields a function; `GIVING_UP_SECONDS` after its call, `gives_up` is true in the body."""
   timer = threading.Timer(GIVING_UP_SECONDS, _given_up.set)
   timer.daemon = True
   try:
@@ -155,8 +155,8 @@ def stop_signals(receive: Callable[[int], None]) -> Iterator[None]:
 def signals_heard(hear: Callable[[int], None]) -> Iterator[None]:
   """Calls `hear` with the number of each SIGINT and SIGTERM in the body, in a separate thread.
 
-  It is called at once, while a handler waits for the main thread's call into C to return. Both
-  signals must have a handler. For the main thread only.
+  It is called at once, whereas a handler runs only after the main thread returns from C code.
+  Both signals must have a handler. Main thread only.
   """
   listening, calling = os.pipe()
 

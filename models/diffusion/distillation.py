@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def matching_gradient(x: tf.Tensor, real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
-  """Returns the gradient of the divergence in the samples (2311.18828, equations 7 and 8).
+  """Returns the divergence's gradient with respect to the samples (2311.18828, eqs. 7 and 8).
 
   (fake - real) / mean|x - real|. The mean is over each example, so that all noise levels have the
   same weight, and other examples in the batch have no effect. `real` and `fake` are the outputs of
@@ -20,9 +20,9 @@ def matching_gradient(x: tf.Tensor, real: tf.Tensor, fake: tf.Tensor) -> tf.Tens
 
 
 def matching_loss(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-  """Returns a loss [] whose gradient in `x` is the given one, averaged over all elements of x.
+  """Returns a loss [] whose gradient with respect to `x` is `gradient` / (number of elements).
 
-  It is half the squared distance to a constant point, one step down the gradient. Its value is half
-  the mean square of the gradient, which may not fall while samples improve.
+  It is half the mean squared distance to the constant `x - gradient`. Its value, half the mean
+  square of the gradient, may not fall while samples improve.
   """
   return 0.5 * tf.reduce_mean(tf.math.squared_difference(x, tf.stop_gradient(x - gradient)))

@@ -97,8 +97,8 @@ def one_step(denoise: Denoise, noise: tf.Tensor, position: float = 0.0) -> tf.Te
 def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
   """Turns noise into examples by Heun's method, without new noise (algorithm 1).
 
-  `[n, ...] -> [n, ...]`, with 2 steps - 1 calls of the denoiser: there are `steps` levels above 0.
-  One step is `one_step`.
+  `[n, ...] -> [n, ...]`. There are `steps` levels above 0, which take 2 `steps` - 1 calls of the
+  denoiser. With one step, it is the same as `one_step`.
   """
   levels = noise_level(tf.linspace(tf.zeros([], noise.dtype), tf.ones([], noise.dtype), steps))
 
@@ -115,5 +115,5 @@ def sample(denoise: Denoise, noise: tf.Tensor, steps: int = 20) -> tf.Tensor:
 
 
 def _columns(sigma: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-  """`[n] -> [n, 1, ...]`, of the rank of x."""
+  """Reshapes `[n] -> [n, 1, ...]`, to the rank of x."""
   return tf.reshape(sigma, [-1, *[1] * (x.shape.rank - 1)])

@@ -16,7 +16,7 @@ _COVERED_SHARE = 0.2
 
 @gin.configurable
 class GaussianMixture:
-  """Points in the plane, from equal Gaussians on a circle; calling it denoises points.
+  """A mixture of equal Gaussians on a circle in the plane; calling it denoises points.
 
   Args:
     image_shape: shape of a point, always (2,).
@@ -63,8 +63,8 @@ class GaussianMixture:
     """Measures how points `[n, 2]` spread over the Gaussians, and around their means.
 
     Returns:
-      modes_covered: number of Gaussians with, within 3 deviations, at least a fifth of their share
-        of the points.
+      modes_covered: number of Gaussians that have at least a fifth of their share of the points
+        within 3 deviations.
       high_quality_samples: fraction of the points within 3 deviations of a mean; 0.989 for the
         data.
       largest_mode_share: fraction of the points that belong to the largest mode, by nearest mean.
@@ -76,7 +76,7 @@ class GaussianMixture:
     is_within = distance < 3.0
     count = len(self.means)
     shares = np.bincount(nearest[is_within], minlength=count) / len(points)
-    # The mean square below 3 of a distance with density r exp(-r^2 / 2).
+    # The mean square of a distance with density r exp(-r^2 / 2), given that it is below 3.
     of_data = 2.0 - 9.0 / (np.exp(4.5) - 1.0)
     return {"modes_covered": float(np.sum(shares >= _COVERED_SHARE / count)),
             "high_quality_samples": float(np.mean(is_within)),
@@ -102,7 +102,7 @@ class PointEvaluator:
     self.data, self.points = data, points
 
   def __call__(self, step: Any) -> replicator.Evaluation:
-    """Returns the numbers of `GaussianMixture.measure`, and a picture of the points."""
+    """Returns the metrics of `GaussianMixture.measure`, and a picture of the points."""
     points = np.asarray(samples(step, self.points), np.float64)
     return replicator.Evaluation(self.data.measure(points), {"samples": self.picture(points)},
                                  f"{self.points:,} points")

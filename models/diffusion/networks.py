@@ -1,8 +1,8 @@
-"""Denoising networks, from noisy examples and noise levels to outputs of the same shape.
+"""Denoising networks, which map noisy examples and noise levels to outputs of the same shape.
 
-`network(x, level)` is called with examples `[n, *shape]` and a number [n] that grows with the noise
-of each. `models.diffusion.edm.Denoiser` scales its inputs and outputs. `features`, with the same
-arguments, returns the inputs of the last layer, `[n, num_features]`.
+`network(x, level)` takes examples `[n, *shape]` and numbers [n] that grow with the examples' noise.
+`models.diffusion.edm.Denoiser` scales its inputs and outputs. `features`, with the same arguments,
+returns the inputs of the last layer, `[n, num_features]`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The model card of exported networks, in Markdown: `card.md` with the values of a run."""
+"""The model card of exported networks, in Markdown: `card.md` filled in from a run."""
 
 import dataclasses
 import pathlib
@@ -17,12 +17,12 @@ _DATA = re.compile(r"^(?:\w+\.data|Environments\.name|ImageFolder\.path) = (.+)$
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A network in one format, `savedmodel` or `onnx`: in a file, or in a folder."""
+  """A network exported in one format, `savedmodel` or `onnx`, to a file or a folder."""
 
   network: ExportedNetwork
   format: str
   path: pathlib.Path
-  difference: float  # The greatest difference of its results from those of the run.
+  difference: float  # The largest difference between its outputs and the run's.
 
   @property
   def megabytes(self) -> float:
@@ -32,14 +32,14 @@ class File:
 
 
 def text(run: Run, step: int, files: Sequence[File]) -> str:
-  """Renders the card of exported files of a run's networks at a step."""
+  """Renders the model card of networks exported from a run at a step."""
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), trim_blocks=True,
       lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined,
       finalize=_recorded)
   environment.filters.update(
       number=format_number,
-      cell=lambda value: str(_recorded(value)).replace("|", "\\|"))  # In a table of Markdown.
+      cell=lambda value: str(_recorded(value)).replace("|", "\\|"))  # In a Markdown table.
   networks = list({file.network.name: file.network for file in files}.values())
   evaluations = [row for row in run.rows if row["step"] <= step
                  and any(name.startswith("eval/") for name in row)]
@@ -51,7 +51,7 @@ def text(run: Run, step: int, files: Sequence[File]) -> str:
 
 
 def _classes(run: Run, networks: Sequence[ExportedNetwork]) -> list[tuple[str, int | None]]:
-  """Returns the data's class names and numbers of images, if a network uses classes."""
+  """Returns the names and image counts of the data's classes, if a network uses classes."""
   inputs = {values.name for network in networks for values in network.inputs}
   is_gan = {network.name for network in networks} <= {"generator", "encoder"}
   return [] if is_gan and "label" not in inputs else [

@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 SUFFIXES = {"savedmodel": "", "onnx": ".onnx"}
-_TOLERANCES = {"": 1e-6, ".onnx": 1e-5}  # For results up to 1.
+# Relative to the largest output; absolute if that is below 1.
+_TOLERANCES = {"": 1e-6, ".onnx": 1e-5}
 _ONNX_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
 _EXAMPLES = 16
 
@@ -38,9 +39,9 @@ def check_formats(formats: Sequence[str]) -> None:
 
 def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
           ) -> list[pathlib.Path]:
-  """Writes a network into a folder, in some formats; returns the files in the same order.
+  """Writes a network to a folder in the given formats; returns the paths in the same order.
 
-  `NAME.npz` has example arguments, by name, and `expected`, the result in the run itself.
+  `NAME.npz` holds example arguments, by name, and `expected`, the run's own output for them.
 
   Raises:
     UsageError: a format cannot represent the network.
@@ -63,12 +64,12 @@ def write(network: ExportedNetwork, formats: Sequence[str], folder: pathlib.Path
 
 
 def check(paths: Sequence[pathlib.Path]) -> dict[str, float]:
-  """Returns the greatest difference of each file's results from those of the run, by file name.
+  """Returns the largest difference between each file's outputs and the run's, by file name.
 
   A new process loads the files, without this project.
 
   Raises:
-    RunFailed: a file does not load, or its results differ too much.
+    RunFailed: a file does not load, or its outputs differ too much.
   """
   differences = {}
   results = _loaded(paths)
@@ -86,7 +87,7 @@ def check(paths: Sequence[pathlib.Path]) -> dict[str, float]:
 
 
 def _loaded(paths: Sequence[pathlib.Path]) -> dict[str, np.ndarray]:
-  """Returns the results of each file, by name."""
+  """Returns the outputs of each file, by file name."""
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:
     results = pathlib.Path(folder, "results.npz")
     ended = subprocess.run(
@@ -147,7 +148,7 @@ def _write_onnx(served: _Served, network: ExportedNetwork, path: pathlib.Path) -
 def _convert_upsampling(context: Any, node: Any, *_: Any) -> None:
   """Converts the operation of `models.gan.networks.resampling.upsample` to ONNX nodes.
 
-  This gradient of average pooling divides a value equally among the pixels of a block.
+  The operation, the gradient of average pooling, divides a value equally among a block's pixels.
   """
   from tf2onnx import utils
   shape, values = node.input

@@ -63,7 +63,7 @@ class FrozenGraph:
         name: value.numpy() for name, value in zip(fixed, values, strict=True)}
 
   def imported(self, inputs: Sequence[tf.Tensor], constants: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Imports it into the current graph, given arguments and constants by name; returns the result.
+    """Imports the operations into the current graph, with constants by name; returns the result.
     """
     definition = self._graph.as_graph_def()
     needed = {operation.name for operation in self.operations}

@@ -1,4 +1,4 @@
-"""The networks of a trained step that can be exported: functions of named tensors."""
+"""The exportable networks of a trained step, as functions of named tensors."""
 
 import contextlib
 import dataclasses
@@ -42,7 +42,7 @@ class Values:
     return tf.TensorSpec([None, *self.shape], self.dtype, self.name)
 
   def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-    """Draws `[count, *shape]`: uniform between bounds; without, normal or integers 0 and 1."""
+    """Draws `[count, *shape]`: uniform within the bounds; if unbounded, normal or 0 and 1."""
     size = [count, *self.shape]
     if np.issubdtype(self.dtype, np.integer):
       low, high = (0, 1) if self.low is None or self.high is None else (self.low, self.high)
@@ -63,17 +63,17 @@ class ExportedNetwork:
   function: Callable[..., tf.Tensor]
 
   def example(self, count: int) -> list[np.ndarray]:
-    """Returns the same random arguments in each call, `count` of each."""
+    """Returns `count` random examples of each argument, the same in every call."""
     generator = np.random.default_rng(_SEED)
     return [each.draw(generator, count) for each in self.inputs]
 
 
 def chosen(run: Run, names: list[str]) -> list[ExportedNetwork]:
-  """Returns the networks of a trained step with these names, or in attributes with these names.
+  """Returns the networks of a trained step by name; a name may be that of an attribute.
 
-  Without names, they are those of `networks_of`, or if there are none, all Keras networks that are
-  attributes of the step. The arguments of such a network are known from Keras, or else from tracing
-  the step.
+  Without names, these are the networks of `networks_of` or, if there are none, all Keras networks
+  that are attributes of the step. The arguments of an attribute come from Keras, or else from
+  tracing the step.
 
   Raises:
     UsageError: there is no such network, the step does not call it with tensors, or its result is
@@ -148,9 +148,9 @@ def _known_call(layer: keras.Layer) -> dict[str, Any]:
 
 
 def _traced_call(run: Run, layer: keras.Layer) -> dict[str, Any]:
-  """Traces a step; returns the arguments of its last call of a network.
+  """Traces a step; returns the arguments of its last call to a network, by name.
 
-  They are by name, with named specs for tensors, and without `training`.
+  Tensors are replaced with named specs, and `training` is left out.
   """
   found: dict[str, Any] = {}
   call, signature = layer.call, inspect.signature(layer.call)
@@ -173,7 +173,7 @@ def _traced_call(run: Run, layer: keras.Layer) -> dict[str, Any]:
 
 
 def _with_specs(name: str, value: Any) -> Any:
-  """Replaces the tensors of an argument by specs; those in a nest are numbered."""
+  """Replaces the tensors of an argument with named specs, numbered if they are in a nest."""
   numbers = itertools.count()
 
   def with_spec(each: Any) -> Any:
@@ -185,7 +185,7 @@ def _with_specs(name: str, value: Any) -> Any:
 
 
 def networks_of(step: Any) -> dict[str, ExportedNetwork]:
-  """Returns the networks of a trained step, by name, whose arguments are known.
+  """Returns the networks of a trained step whose arguments are known, by name.
 
   They are the networks of a GAN that `sampling.check` accepts, or the policy of a
   `models.rl.agents.Agent`. Other steps have none.
@@ -218,7 +218,7 @@ def _generator(gan: Any, image_shape: tuple[int, int, int]) -> ExportedNetwork:
 
 
 def _with_averages(gan: Any, network: str) -> str:
-  """Returns words to follow a network's name; empty if the run does not average weights."""
+  """Returns a phrase to follow a network's name; empty if the run does not average weights."""
   averages = getattr(sampling.optimizer_of(gan, network), "averages", None)
   return ", with averaged weights," if averages else ""
 

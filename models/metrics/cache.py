@@ -1,4 +1,4 @@
-"""Cache of real images' features and statistics, on disk, for later evaluations."""
+"""On-disk cache of real images' features and statistics, for later evaluations."""
 
 import hashlib
 import json
@@ -23,14 +23,14 @@ Shown = Callable[[str, Iterator[np.ndarray]], Iterator[np.ndarray]]
 def gather_real(real: ImageSet, indices: np.ndarray, extractor: Extractor | None, needed: set[str],
                 folder: str | os.PathLike,
                 shown: Shown = lambda what, batches: batches) -> tuple[Gathered, Seen]:
-  """Gathers the inputs of metrics about real images, using the cache, and facts about the images.
+  """Gathers metrics' inputs from real images, using the cache, and facts about the images.
 
   All images are read even if their features are cached, because their digest is in the key: if the
   images under a name change, so do the features. `indices` are ascending, [n]; `folder` is the
   cache. Logits of real images are not computed.
 
   Raises:
-    UsageError: as `gather`.
+    UsageError: as for `gather`.
   """
   def batches(what: str) -> Iterator[np.ndarray]:
     return shown(what, real.batches(indices))
@@ -69,7 +69,7 @@ def cached(folder: str | os.PathLike, key: dict[str, Any],
   """Returns the arrays of `compute`, from disk if they were already computed for this key.
 
   They are stored in a sub-folder with checksums. If it is damaged, a warning is logged, and they
-  are computed again. A failure to store them is also logged as a warning.
+  are recomputed. A failure to store them is also logged as a warning.
   """
   kept = Path(folder) / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
   if kept.exists():

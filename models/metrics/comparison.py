@@ -33,8 +33,8 @@ class Row:
   """The value of a metric, and how it was computed."""
 
   metric: str  # Its name on the command line, such as `fid`.
-  # Its name in publications. Only with Inception's features it is FID, KID or Inception score;
-  # otherwise the features are part of the name.
+  # Its name in publications. It is FID, KID or Inception score only with Inception's features;
+  # otherwise the name includes the features.
   name: str
   value: float
   spread: float | None  # The standard deviation between subsets or splits.
@@ -51,7 +51,7 @@ class Row:
 
 @dataclasses.dataclass
 class Gathered:
-  """Inputs of metrics about n images; unneeded ones are empty.
+  """Inputs of metrics, from n images; unneeded ones are empty.
 
   Features are float32 [n, d], logits float32 [n, k], images uint8 [n, h, w, 3], and labels [n] are
   class names. For `intra_fid`, the caller sets the labels.
@@ -146,9 +146,9 @@ def gather_extracted(batches: Iterable[tuple[np.ndarray, Extracted | None]],
 
 def compare(real: Gathered, generated: Gathered, extractor: Extractor | None,
             metrics: Sequence[str]) -> list[Row]:
-  """Computes metrics of `NEEDS`; returns their rows, in order.
+  """Computes metrics, which are keys of `NEEDS`; returns their rows, in order.
 
-  Both sets were gathered with the extractor, which is None if all metrics are of pixels.
+  Both sets must have been gathered with the extractor. It may be None if all metrics use pixels.
 
   Raises:
     UsageError: a metric rejects its inputs.
@@ -215,7 +215,7 @@ def _swd(real: Gathered, generated: Gathered) -> list[dict[str, Any]]:
 
 
 class _Metric(NamedTuple):
-  """A metric: its inputs, minimum number of images, names of rows, and function of their fields."""
+  """A metric: its input, minimum number of images, row names, and function for row fields."""
 
   needs: str
   least: int
@@ -238,7 +238,7 @@ NEEDS = {name: metric.needs for name, metric in _METRICS.items()}
 
 
 def table(report: dict[str, Any]) -> str:
-  """Formats a report of `replicator evaluate` as a table, followed by what its rows share."""
+  """Formats a report of `replicator evaluate` as a table, followed by facts about all rows."""
   cells = [("metric", "value", "spread", "95% interval", "real", "generated", "method")]
   for row in report["rows"]:
     spread = "none" if row["spread"] is None else format_number(row["spread"])

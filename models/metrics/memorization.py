@@ -23,7 +23,7 @@ class Distances:
   """
 
   generated: np.ndarray  # float32 [m], of generated images.
-  real: np.ndarray  # float32 [n], of real images; the image itself does not count.
+  real: np.ndarray  # float32 [n], of real images, excluding the image itself.
   # int [m, k], the nearest real images of each generated one, nearest first.
   rows: np.ndarray
 
@@ -51,10 +51,10 @@ def spread(distances: np.ndarray, count: int = 10) -> np.ndarray:
 
 def write(folder: Path, distances: Distances, real: ImageSet, real_indices: np.ndarray,
           generated: ImageSet, generated_indices: np.ndarray) -> None:
-  """Writes two pictures.
+  """Writes `neighbors.png` and `distances.png` to the folder.
 
-  `neighbors.png` has some samples next to their neighbors, those nearest to a real image on top.
-  `distances.png` has histograms of both distances. The indices are those of the measured images.
+  The first shows some samples next to their neighbors, with those nearest to a real image on top.
+  The second has histograms of both distances. The indices are those of the measured images.
   """
   chosen = spread(distances.generated)
   rows = distances.rows[chosen]

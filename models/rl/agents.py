@@ -62,8 +62,8 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
     replay: receives the experience.
     normalizer: receives the observations; or None.
     memory_size: length of the memory of a recurrent policy; 0 for other policies.
-    processes: 0 alternates acting and training in this process; more processes act while the
-      learner trains, which agents that learn from `Rollouts` or have a memory cannot use.
+    processes: 0 alternates acting and training in this process; above 0, this many processes act
+      while the learner trains. Agents that learn from `Rollouts` or have a memory need 0.
     noise_size: see `Agent`; None for the length of an action.
     normalize_rewards: whether a `RewardNormalizer` normalizes the rewards that the agent learns
       from.
@@ -101,7 +101,7 @@ def make_actor(environments: Environments, replay: Replay | SequenceReplay | Rol
 
 def exploration_at(value: schedules.Number, actor: Actor | ActorPool | RecordedActor
                    ) -> tf.Tensor:
-  """Returns a number, or a schedule's value at the actor's current training step: float64 []."""
+  """Returns the value of a number or schedule at the actor's training step: float64 []."""
   return schedules.value_at(
       value, RateLimiter().training_step(tf.identity(actor.environment_steps)))
 
@@ -114,7 +114,7 @@ def scaled(noise: tf.Tensor, scale: schedules.Number, actor: Actor | ActorPool |
 
 def experience(environments: Environments, discrete: bool = False, noise_size: int | None = None
                ) -> tuple[Normalizer, Replay, Actor | ActorPool | RecordedActor]:
-  """Makes the normalizer, the replay and the actor of an agent, in its constructor.
+  """Makes an agent's normalizer, replay and actor. Call it in the agent's constructor.
 
   For `noise_size` see `Agent`. Raises a UsageError if the agent, whose actions are `discrete` or
   not, cannot act in the environments.
@@ -126,9 +126,9 @@ def experience(environments: Environments, discrete: bool = False, noise_size: i
 
 
 def replay_for(environments: Environments, recorded: Folders = ()) -> Replay:
-  """Makes an agent's replay, in its constructor, filled with the episodes of some data sets.
+  """Makes an agent's replay. Call it in the agent's constructor.
 
-  Their rewards are not normalized.
+  It starts with the episodes of the `recorded` data sets, whose rewards are not normalized.
   """
   replay = Replay(environments.observation_shape, environments.action_size, environments.number,
                   observation_dtype=environments.observation_dtype, stack=environments.stack,
@@ -152,8 +152,7 @@ def check_actions(environments: Environments, discrete: bool) -> None:
 
 
 def check_priorities(agent: Agent) -> None:
-  """Raises a UsageError if an agent's traced step never updates its replay's priorities.
-  """
+  """Raises a UsageError if an agent's traced step never updates its replay's priorities."""
   if getattr(agent.replay, "prioritized", False) and not agent.replay.is_updated:
     raise UsageError("Replay.priority_exponent: is above 0, but the step of "
                      f"{type(agent).__name__} never calls self.replay.update_priorities, so it "

@@ -116,7 +116,7 @@ _run = _Run()
 
 @contextlib.contextmanager
 def acting_in(environments: Environments) -> Iterator[None]:
-  """Makes `training_steps` compute those of a run in these environments, in a context."""
+  """Makes `training_steps` use these environments, in a context."""
   _run.environments, _run.is_on_policy = environments, None
   try:
     yield

@@ -1,4 +1,4 @@
-"""Converts images to TFRecord shards, which `TFRecords` draws from.
+"""Converts images to TFRecord shards, which `TFRecords` reads.
 
     replicator convert SOURCE OUT --shards=N [--resolution=R] [--labels=FILE]
         [--skip_unreadable]

@@ -40,7 +40,7 @@ FORMS = ("a folder or .zip of images, an .npz, a folder of .npy, shards, "
 
 
 def named(name: str) -> Callable[[], ImageSource] | None:
-  """Returns what makes a named source, one of `NAMED` or `MODULE:CLASS`; None for other names.
+  """Returns the constructor of a named source, in `NAMED` or `MODULE:CLASS`; None for other names.
 
   Raises:
     UsageError: there is no such module, or it has no such class.
@@ -102,7 +102,7 @@ def open_encoded(path: str, labels: str | None = None, needs_classes: bool = Tru
 
   Args:
     path: a folder of images, a ZIP archive, an `.npz` file or a folder of `.npy` files, a folder or
-      a pattern of shards, a name of `named`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets
+      a pattern of shards, a name for `named`, or `tfds:NAME` or `hf:NAME` of TensorFlow Datasets
       or Hugging Face, see `_of_library`.
     labels: the file of labels of a folder of images, see `ImageFolder`.
     needs_classes: whether images of a folder or archive without a class are rejected or left out.

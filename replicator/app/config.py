@@ -34,7 +34,7 @@ def parse(files: Sequence[str], bindings: Sequence[str], implied: Sequence[str] 
     checks.check(statements.read(files, bindings, implied=implied))
     _finalize()
   except BaseException:
-    gin.clear_config()  # The next cell of a notebook must not have a part of it.
+    gin.clear_config()  # The next cell of a notebook must not see part of it.
     raise
   if kernel.is_kernel():
     gin_internals.unlock()  # A later cell may define something configurable.

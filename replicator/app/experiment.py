@@ -50,7 +50,7 @@ def run(main: Callable[[str], None], argv: Sequence[str] | None = None) -> NoRet
   """Runs `main(workdir)` as an experiment, and exits with its status.
 
   The experiment resumes if the workdir has a checkpoint. Without `--workdir`, the workdir is a new
-  one, `runs/NAME-<utc time>`.
+  folder, `runs/NAME-<utc time>`.
   """
   if _handing_over:
     raise _Handed(main)

@@ -129,7 +129,7 @@ def _aligned(rows: Sequence[Row]) -> list[str]:
 
 
 def _other_values(bindings: Sequence[Binding]) -> Values:
-  """The values that the traced program did not use: bound ones, and those of configurables."""
+  """Returns unused bindings, and the values of configurables that the program did not call."""
   called = operative_config()
   known = {selector for _, selector in called}
   others: Values = {}
@@ -166,7 +166,7 @@ def _shown(value: Any) -> str:
 
 
 def _source(scope: str, selector: str, parameter: str, bindings: Sequence[Binding]) -> str:
-  """`configs/a.gin:3, over configs/b.gin:2`, 'command line', or 'default'."""
+  """Returns where a value comes from: `a.gin:3, over b.gin:2`, 'command line', or 'default'."""
   for outer in reversed(operative.outer_scopes(scope)):
     found = [binding.where if binding.file else "command line" for binding in bindings
              if binding.key == (outer, selector, parameter)]
@@ -197,7 +197,7 @@ def _configuration_of(run: str) -> str:
 
 
 def _print_differences(before: str, run: str) -> None:
-  """Prints how the values of the traced run differ from `before`, the text of `run`'s."""
+  """Prints how the values of the traced run differ from `before`, the configuration of `run`."""
   found = differences.differences(before, operative.text(before))
   if not found:
     print(f"no value differs from {run}")

@@ -32,7 +32,7 @@ _OPTIONAL_NUMBERS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm",
 
 
 def _hint(name: str, default: Any, number: Any) -> Any:
-  """The type of a parameter that Keras does not annotate; `number` is the type of its floats."""
+  """Returns the type of a parameter that Keras does not annotate; `number` is that of floats."""
   if name in _OPTIONAL_NUMBERS:
     return number | None
   if name == "name":

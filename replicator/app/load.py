@@ -75,7 +75,7 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
       `train`, such as `experiments.sngan.train_sngan`. It replaces the program.
 
   Raises:
-    UsageError: a file of the run is missing or corrupt, its program is gone, there is no such
+    UsageError: a file of the run is missing or corrupt, its program is missing, there is no such
       checkpoint, or the current gin configuration conflicts with that of the run.
   """
   return load_run(run, step, bindings, main=main)[0].module
@@ -84,7 +84,7 @@ def load(run: str | os.PathLike, step: int | Literal["best"] | None = None,
 def load_run(run: str | os.PathLike, step: int | Literal["best"] | None = None,
              bindings: Sequence[str] = (), is_trusted: bool = True,
              main: Callable[[str], None] | None = None) -> tuple[Run, int]:
-  """Like `load`, but returns the run of the step, and the step of its checkpoint.
+  """Loads a step as `load` does; returns its run, and the step of the checkpoint.
 
   Modules are searched for in the folder where the run was started only if it `is_trusted`.
   """
@@ -149,7 +149,7 @@ def check_program(run: str, is_read: bool) -> None:
 
 
 def _process_remembered() -> contextlib.ExitStack:
-  """A context that restores what a run sets for the whole process."""
+  """Returns a context that restores what a run sets for the whole process."""
   stack = contextlib.ExitStack()
   stack.callback(statements.remember_configuration())
   stack.callback(context.remember_run())
@@ -164,12 +164,12 @@ def _process_remembered() -> contextlib.ExitStack:
 
 
 def _calls() -> set[Call]:
-  """The calls for which gin has values now."""
+  """Returns the calls for which gin currently has values."""
   return {key for key in current_bindings() if key[1] != CONSTANT}
 
 
 def _values(calls: set[Call]) -> dict[str, str]:
-  """The precision, and the values of calls that may come after a step is built, by name."""
+  """Returns the precision, and the values of calls that a built step may make, by name."""
   return {"train.precision": repr(keras.config.dtype_policy().name), **{
       binding_name(scope, selector, name): repr(annotations.resolved(value))
       for scope, selector in calls if _computes(result_of(registry()[selector]))
@@ -177,8 +177,7 @@ def _values(calls: set[Call]) -> dict[str, str]:
 
 
 def _computes(returned: Any) -> bool:
-  """Whether a function returns tensors, according to its annotation; others make parts of a step.
-  """
+  """Returns whether a function's annotation allows tensors, rather than parts of a step."""
   return returned in (None, tf.Tensor) or tf.Tensor in typing.get_args(returned)
 
 
@@ -256,13 +255,13 @@ def _module_of_file(file: str) -> types.ModuleType:
   if name in sys.modules:
     raise UsageError(f"another module is named '{name}'; load the run in a separate process")
   folder = os.path.dirname(file)
-  if folder not in sys.path:  # Python puts it there for the modules beside a program.
+  if folder not in sys.path:  # As Python does, for modules next to the program.
     sys.path.insert(0, folder)
   return importlib.import_module(name)
 
 
 def _loaded_from(file: str) -> types.ModuleType | None:
-  """The module that this process has loaded from a file, which may be the running program."""
+  """Returns the module loaded from a file in this process; it may be the running program."""
   return next((module for module in list(sys.modules.values())
                if getattr(module, "__file__", None) and os.path.isfile(file)
                and os.path.abspath(module.__file__ or "") == os.path.abspath(file)), None)

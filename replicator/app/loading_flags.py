@@ -6,7 +6,7 @@ from replicator.console.command import Parser
 
 
 def add_loading_flags(parser: Parser) -> None:
-  """Adds the flags of a command that loads a checkpoint of a run: `--step`, and the others."""
+  """Adds `--step` and the program flags, for a command that loads a checkpoint of a run."""
   parser.add_argument("--step", type=_checkpoint_step, metavar="N",
                       help="the step of a checkpoint, or 'best'; by default the newest")
   add_program_flags(parser)

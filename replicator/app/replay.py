@@ -6,8 +6,8 @@ A run keeps the batch of a failed step in `failures/`. Its program trains again 
 checkpoint before that step, on one device and in a temporary folder. Then the step runs eagerly on
 the batch, up to the first operation whose result is not finite.
 
-Exit status: 0 if the step fails again; 1 if it does not; 2 for a bad command line, or a file that
-is missing.
+Exit status: 0 if the step fails again; 1 if it does not; 2 for a bad command line or a missing
+file.
 """
 
 import argparse

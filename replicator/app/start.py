@@ -20,7 +20,7 @@ from replicator.console.formatting import labeled
 from replicator.console.status import Status
 from replicator.strategies.cluster import tf_config
 
-_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # Flags with which nothing is trained.
+_OTHER_OUTPUT = ("--explain", "--diff", "--help", "-h")  # With these flags, nothing is trained.
 
 _status: Status | None = None
 _workdir: str | None = None  # The announced workdir, if the command line does not name one.

@@ -61,9 +61,9 @@ def resolved(value: Any) -> Any:
 
 
 def fits(value: Any, hint: Any) -> bool:
-  """Whether a value fits an annotation; True for annotations that do not restrict values.
+  """Returns whether a value fits an annotation; True for annotations that do not restrict values.
 
-  An int passes as a float, and a list as a tuple. A bool is not a number, a string is not a list.
+  An int passes as a float, and a list as a tuple. A bool is not a number; a string is not a list.
   """
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if hint in (Any, object) or value is _UNKNOWN or value is gin.REQUIRED:
@@ -94,7 +94,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _is_sequence(wanted: type) -> bool:
-  """Whether an annotation means a list; gin has no sets, and a string does not count as a list."""
+  """Returns whether an annotation means a list; gin has no sets, and strings are not lists."""
   return (not issubclass(wanted, (str, bytes, collections.abc.Mapping))
           and (wanted in (list, tuple, set, frozenset)
                or (wanted.__module__ == "collections.abc"
@@ -110,7 +110,7 @@ def _admits(test: Callable[[Any, Any], bool], value: Any, wanted: Any) -> bool:
 
 def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type, returned: Any
                     ) -> bool:
-  """Whether `@f` or `@f()` fits an annotation: a class, or a function that returns `returned`."""
+  """Returns whether `@f` or `@f()` fits a class, or a function that returns `returned`."""
   made = result_of(reference.configurable)
   if wanted is Callable:
     return _is_called(made, reference.evaluate, returned)
@@ -123,7 +123,7 @@ def _reference_fits(reference: gin.config.ConfigurableReference, wanted: type, r
 
 
 def _is_called(made: Any, is_made: bool, returned: Any) -> bool:
-  """Whether calling a function that returns `made`, or (`is_made`) its result, gives `returned`."""
+  """Returns whether calling `@f`, or `@f()` if `is_made`, gives `returned`; `f` returns `made`."""
   if typing.get_origin(made) is Callable and is_made:
     made, is_made = typing.get_args(made)[-1], False
   if not inspect.isclass(made) or made in (Any, object):
@@ -143,7 +143,7 @@ def _can_be_called(kind: type) -> bool:
 
 
 def _is_one(kind: type, hint: Any, unknown: bool = False) -> bool:
-  """Whether a class fits an annotation; `unknown` if the annotation is not a class."""
+  """Returns whether a class fits an annotation, or `unknown` if the annotation is not a class."""
   if typing.get_origin(hint) in (typing.Union, types.UnionType):
     return any(_is_one(kind, each, unknown) for each in typing.get_args(hint))
   if Callable in (hint, typing.get_origin(hint)):
@@ -186,7 +186,7 @@ def _kind(value: Any, hint: Any) -> str:
 
 
 def _turned(value: Any) -> Any:
-  """Adds or removes the brackets of a reference; returns other values unchanged."""
+  """Adds or removes the parentheses of a reference; returns other values unchanged."""
   if not isinstance(value, gin.config.ConfigurableReference):
     return value
   return gin.config.ConfigurableReference(value.scoped_selector, not value.evaluate)

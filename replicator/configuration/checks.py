@@ -1,4 +1,4 @@
-"""Finds mistakes that gin does not report: in macros and types, and unused values."""
+"""Finds errors that gin does not report: in macros and types, and unused values."""
 
 import ast
 import contextlib
@@ -17,7 +17,7 @@ from replicator.errors import UsageError, nearest
 
 import gin
 
-_MISSPELLED = 0.8  # The similarity above which a scope is taken for a misspelling.
+_MISSPELLED = 0.8  # The similarity above which a scope counts as a misspelling.
 
 
 def check(bindings: Sequence[Binding]) -> None:
@@ -62,7 +62,7 @@ def _check_macros_in(binding: Binding, bindings: Sequence[Binding]) -> None:
 
 
 def _meant_by_macro(name: str, bindings: Sequence[Binding], used: set[str]) -> str:
-  """A hint about what `steps = 100` may mean: a parameter with that name, or a different macro."""
+  """Returns a hint about what `steps = 100` may mean: a parameter or another macro."""
   scope, _, parameter = name.rpartition("/")
   referred = {reference.configurable.selector for binding in bindings
               for reference in binding.references()}
@@ -127,7 +127,7 @@ def unused(bindings: Sequence[Binding], called: Values) -> list[Unused]:
 
 
 def is_used(binding: Binding, called: Values) -> bool:
-  """Whether a call used the binding, or one from a narrower scope instead."""
+  """Returns whether a call used the binding, or one from a narrower scope instead."""
   return any(selector == binding.selector and _inside(scope, binding.scope)
              and binding.parameter in values for (scope, selector), values in called.items())
 
@@ -148,7 +148,7 @@ def _explained(binding: Binding, called: Values, entered: bool) -> Unused:
     misspelled = not entered and bool(
         difflib.get_close_matches(binding.scope, known, cutoff=_MISSPELLED))
     return Unused(binding, f"{short} is not called {problem}.{nearest(binding.scope, known)} It "
-                              f"is called {where}", True, misspelled)
+                  f"is called {where}", True, misspelled)
   hint = nearest(binding.scope, {s for s, _ in called if s}) if not entered else ""
   remedy = f".{hint}" if hint else f"; {_REMEDIES.get(short, 'remove the line, or refer to it')}"
   return Unused(binding, f"{short} is not called by the end of the first step{remedy}", False)
@@ -230,7 +230,7 @@ def _called_too_early(selector: str, missing: Sequence[str]) -> str | None:
 
 
 def _configs_of(experiment: str) -> list[str]:
-  """The files directly in `configs/` that show a command of an experiment."""
+  """Returns the files directly in `configs/` that show a command of an experiment."""
   shown = re.compile(rf"\b{re.escape(experiment)}(\.py)? --gin_file")
   return [name for name in gin_files.named() if name.count("/") == 1
           and shown.search(pathlib.Path(gin_files.found(name)).read_text(errors="ignore"))]

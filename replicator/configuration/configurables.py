@@ -1,4 +1,4 @@
-"""Everything configurable: the names in gin files, and the parameters that they set."""
+"""Configurables: their names in gin files, and the parameters that gin files may set."""
 
 import inspect
 import typing
@@ -31,8 +31,8 @@ def find(scoped: str, parameter: str | None = None, value_of: str = "") -> gin.c
   """Finds the configurable `scope/name` of a gin file, and checks that it has the `parameter`.
 
   Raises:
-    UsageError: no configurable has the name (with `value_of`, a `configurable.parameter`, those
-      that fit there are suggested), several have it, or it has no such parameter.
+    UsageError: no configurable has the name (then those that fit `value_of`, a
+      `configurable.parameter`, are suggested), several have it, or it has no such parameter.
   """
   scope, _, selector = scoped.rpartition("/")
   try:
@@ -77,7 +77,7 @@ def defaults(configurable: gin.config.Configurable) -> dict[str, Any]:
 
 
 def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
-  """A hint if the name of a configurable is in the place of a scope; otherwise ''."""
+  """Returns a hint if a configurable is named where a scope belongs; otherwise ''."""
   words = [*filter(None, scope.split("/")), *selector.split(".")]
   for word in words[-1:] if "." in selector else words:
     if word in configurable_names():
@@ -87,7 +87,7 @@ def _with_scopes_first(scope: str, selector: str, parameter: str | None) -> str:
 
 
 def _makers(name: str) -> list[str]:
-  """The names of configurables that make the annotated type of a `configurable.parameter`."""
+  """Returns the names of configurables that make the annotated type of `configurable.parameter`."""
   selector, _, parameter = name.rpartition(".")
   found = match(selector) if selector else None
   hint = hints(constructor(found)).get(parameter) if found else None
@@ -98,13 +98,13 @@ def _makers(name: str) -> list[str]:
 
 
 def result_of(configurable: gin.config.Configurable) -> Any:
-  """Returns the class that a configurable is, or its return annotation; None without one."""
+  """Returns a configurable itself if it is a class, otherwise its return annotation or None."""
   function = configurable.wrapped
   return function if inspect.isclass(function) else hints(function).get("return")
 
 
 def is_a(made: Any, kind: type) -> bool:
-  """Whether a class is a subclass of `kind`, or has all methods of the protocol `kind`."""
+  """Returns whether a class is a subclass of `kind`, or has all methods of the protocol `kind`."""
   if not inspect.isclass(made):
     return False
   if typing.Protocol in kind.__bases__:

@@ -67,8 +67,8 @@ class _Delegate(config_parser.ParserDelegate):
 def written_in(path: str, inside: Sequence[str] = ()) -> list[str]:
   """Reads the statements of a gin file and of the files it includes, in order, without comments.
 
-  Returns the text of a file that is not gin, and nothing for one that cannot be read: parsing it
-  for a run reports the mistake. `inside` are the files that include it.
+  Returns the text of a file that is not gin, and nothing for an unreadable file; parsing it for a
+  run reports the error. `inside` lists the files that include this one.
   """
   try:
     text = pathlib.Path(gin_files.found(path)).read_text(encoding="utf-8-sig", errors="replace")

@@ -1,7 +1,7 @@
 """The private names of gin that the engine needs. No other file uses any.
 
-gin has no public way to list what is configurable, what is bound, and what a program has called, or
-to parse statements one at a time. A test reports every name here that a new version of gin moves.
+gin has no public way to list configurables, bindings and the calls of a program, or to parse
+statements one at a time. A test reports every name here that a new version of gin moves.
 """
 
 import types
@@ -20,7 +20,7 @@ Values = dict[tuple[str, str], dict[str, Any]]  # `{(scope, selector): {paramete
 
 
 def _readable(value: Any) -> str | None:
-  """The text of a value that gin can read back, or None."""
+  """Returns the text of a value if gin can read it back, otherwise None."""
   text = literal(value)
   try:
     return text if gin.config.parse_value(text) == value else None
@@ -33,16 +33,16 @@ gin.config.pprint = types.SimpleNamespace(pformat=literal)
 gin.config._format_value = _readable
 
 if kernel.is_kernel():
-  gin.enter_interactive_mode()  # A cell that runs again defines its configurables again.
+  gin.enter_interactive_mode()  # A cell that runs again redefines its configurables.
 
 
 def registry() -> SelectorMap:
-  """Returns everything configurable: a `gin.config.Configurable` for each full name."""
+  """Returns all configurables: a `gin.config.Configurable` for each full name."""
   return gin.config._REGISTRY
 
 
 def current_bindings() -> Values:
-  """Returns the values bound now, by gin files, the command line, or the program."""
+  """Returns the values currently bound by gin files, the command line, or the program."""
   return gin.config._CONFIG
 
 
@@ -62,7 +62,7 @@ def parse_scope() -> AbstractContextManager[gin.config.ParseContext]:
 
 
 def match(selector: str) -> gin.config.Configurable | None:
-  """Returns the configurable with a name in the file that is being parsed, or None.
+  """Returns the configurable that a name means in the file being parsed, or None.
 
   Raises:
     KeyError: the name is ambiguous.
@@ -76,7 +76,7 @@ def add_imports(statements: Iterable[config_parser.ImportStatement]) -> None:
 
 
 def remember() -> Callable[[], None]:
-  """Returns a function that restores what is bound, imported and called now, and gin's lock."""
+  """Returns a function that restores gin's current bindings, imports, calls and lock."""
   stores: tuple[Any, ...] = (gin.config._CONFIG, gin.config._OPERATIVE_CONFIG, gin.config._IMPORTS,
                              gin.config._SINGLETONS)
   contents, was_locked = [store.copy() for store in stores], gin.config_is_locked()
@@ -96,9 +96,9 @@ def unlock() -> None:
 
 
 class LocatedParser(config_parser.ConfigParser):
-  """gin's parser, which also sets two line numbers, from 1, in its delegate.
+  """gin's parser, which also sets two line numbers, counted from 1, in its delegate.
 
-  `line_of_statement` is the line of the current statement, `line` that of the newest `@name`.
+  `line_of_statement` is the line of the current statement, and `line` that of the latest `@name`.
   """
 
   def _current_location(self, ignore_char_num: bool = False) -> config_parser.Location:

@@ -19,7 +19,7 @@ class _Printer(pprint.PrettyPrinter):
 
 
 def literal(value: Any, width: int = sys.maxsize) -> str:
-  """Formats a value as gin text, in lines of that width; the `repr` if gin cannot write it.
+  """Formats a value as gin text, in lines of at most `width`; as its `repr` if gin cannot write it.
 
   Dicts keep their order, which matters for example for nested wrappers of environments.
   """

@@ -83,7 +83,7 @@ def _change(before: str | None, now: str | None) -> str:
 
 @contextlib.contextmanager
 def changed_in_body() -> Iterator[list[str]]:
-  """Yields a list that gets the configurables that the body calls with non-default values."""
+  """Yields a list, filled at the end, of the configurables called with non-default values."""
   calls, found = operative_config(), list[str]()
   before = dict(calls)
   calls.clear()
@@ -103,9 +103,9 @@ def changed_in_body() -> Iterator[list[str]]:
 def calls_of_one_run(*also: str) -> Iterator[None]:
   """Forgets the calls in the body afterwards, so that a later run does not count them as its own.
 
-  Calls of the configurables in `also` are forgotten even from before the body. What a run has
-  called counts as used in later runs under the same configuration. A command that ends a run by an
-  exception that is not handled here can still read its calls.
+  Also forgets calls of the configurables in `also` from before the body. What a run has called
+  counts as used in later runs under the same configuration. If a command ends a run with an
+  exception that is not handled here, it can still read the calls.
   """
   before = {key: dict(used) for key, used in operative_config().items() if key[1] not in also}
 
@@ -125,7 +125,7 @@ def calls_of_one_run(*also: str) -> Iterator[None]:
 
 
 def _of_earlier_runs() -> Values:
-  """The calls of earlier runs of this process under the current configuration."""
+  """Returns the calls of earlier runs of this process under the current configuration."""
   global _earlier_runs
   if _earlier_runs[0] is not statements.last_read():
     _earlier_runs = statements.last_read(), {}
@@ -199,7 +199,7 @@ def calls_in(written: str) -> Values:
 
 
 def _called_by(earlier: str, values: Values) -> Values:
-  """The calls of an earlier run, except of configurables that only its configuration refers to."""
+  """Returns the calls in `earlier`, except of configurables that only `earlier` refers to."""
   calls = calls_in(earlier)
   before = {reference.selector.rpartition(".")[2] for reference in references_in(calls)}
   now = {reference.configurable.name for reference in gin.config.iterate_references(values)}

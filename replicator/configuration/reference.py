@@ -13,8 +13,7 @@ import gin
 
 
 def parameters_of(module: str) -> str:
-  """Returns a paragraph for each configurable of a module, without parameters that lack a default.
-  """
+  """Returns a paragraph for each configurable of a module; omits parameters without a default."""
   found = [each for _, each in registry().items()
            if each.wrapped.__module__ == module and defaults(each)]
   return "\n\n".join(map(_paragraph, sorted(found, key=lambda each: each.name.lower())))
@@ -39,7 +38,7 @@ def _default(value: object) -> str:
 
 
 def _meanings(docstring: str) -> dict[str, str]:
-  """The descriptions of arguments in the section `Args:` of a docstring, by name."""
+  """Returns the descriptions of arguments in the `Args:` section of a docstring, by name."""
   section = re.search(r"^Args:\n((?: +.*\n?|\n)+)", docstring, re.MULTILINE)
   found = re.findall(r"^  (\w+): (.*(?:\n    +.*)*)", section[1] if section else "", re.MULTILINE)
   return {name: " ".join(text.split()) for name, text in found}

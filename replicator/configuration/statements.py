@@ -1,4 +1,4 @@
-"""Reads the statements of gin files and the command line, with the places where they are."""
+"""Reads the statements of gin files and the command line, with their locations."""
 
 import dataclasses
 import os
@@ -43,12 +43,12 @@ class Binding:
 
   @property
   def key(self) -> tuple[str, str, str]:
-    """The parameter in its scope; of statements with equal keys, the last one counts."""
+    """The parameter in its scope; of statements with equal keys, the last one wins."""
     return self.scope, self.selector, self.parameter
 
   @property
   def is_macro(self) -> bool:
-    """Whether the statement gives a macro its value: `NAME = value`."""
+    """Whether the statement sets a macro: `NAME = value`."""
     return self.selector == MACRO
 
   @property
@@ -62,7 +62,7 @@ class Binding:
     return _place(self.file, self.line)
 
   def references(self) -> list[gin.config.ConfigurableReference]:
-    """All `@name` and `%NAME` in the value."""
+    """Returns all `@name` and `%NAME` references in the value."""
     return list(gin.config.iterate_references([self.value]))
 
 
@@ -78,7 +78,7 @@ def read(files: Sequence[str], params: Sequence[str], find: Find = find,
     UsageError: a file is missing, has a syntax error, uses an unknown name, or sets a value twice.
   """
   global _last_read
-  _last_read = []  # It stays empty if there is a mistake.
+  _last_read = []  # It stays empty after an error.
   reader = _Reader(find)
   for file in files:
     path = gin_files.found(file)
@@ -143,7 +143,7 @@ class _Reader:
         raise
       except (tokenize.TokenError, SyntaxError) as error:
         raise _not_gin(error, file, text, delegate.line_of_statement) from error
-      except Exception as error:  # An imported module may raise any.
+      except Exception as error:  # An imported module may raise anything.
         raise _PlacedError(f"{_place(file, delegate.line)}: {line_of(error)}") from error
       add_imports(context.imports)
 
@@ -183,7 +183,7 @@ class _Reader:
 
 
 class _Delegate(gin.config.ParserDelegate):
-  """A delegate that looks up references; the parser sets its line numbers, from 1, here."""
+  """A delegate that looks up references; the parser sets its line numbers, counted from 1."""
 
   def __init__(self, find: Find, text: str):
     super().__init__()
@@ -191,7 +191,7 @@ class _Delegate(gin.config.ParserDelegate):
     self._text = text.splitlines()
     self.is_record = text.startswith(RECORD_HEADER)
     self.line_of_statement = 1  # Where the current statement begins.
-    self.line = 1  # The line of the newest statement, or of a `@name` since.
+    self.line = 1  # The line of the latest statement, or of a later `@name`.
 
   def configurable_reference(self, scoped_selector: str, evaluate: bool) -> Any:
     sets = re.match(r"\s*(?:[\w./]*/)?([\w.]+\.\w+)\s*=", self._text[self.line_of_statement - 1])
@@ -200,7 +200,7 @@ class _Delegate(gin.config.ParserDelegate):
 
 
 class _PlacedError(UsageError):
-  """A UsageError whose message begins with its place."""
+  """A UsageError whose message begins with its location."""
 
 
 def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> UsageError:

@@ -1,4 +1,4 @@
-"""The frame of a command: its flags, its name, its exit status, and its error line."""
+"""The shared parts of all commands: flags, name, exit status, and error line."""
 
 import argparse
 import difflib
@@ -22,12 +22,12 @@ INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells report a program ended by Ct
 def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
               describe: Callable[[BaseException], str] | None = in_one_line,
               prefix: str = "error") -> int:
-  """Calls `work` with the words `argv` (default: this process's); returns the exit status.
+  """Calls `work` with the arguments `argv` (default: this process's); returns the exit status.
 
   The status is what `work` returns. After an exception, it prints a line `error: ...`, and the
-  status is 2 for a UsageError, 130 for Ctrl-C and 1 for anything else. `--debug` among the words
+  status is 2 for a UsageError, 130 for Ctrl-C and 1 for anything else. `--debug` in `argv`
   also shows the traceback. `describe` returns the line for an exception that is not a one-line
-  error. A command without it has no `--debug`, and such an exception is raised.
+  error. Without `describe`, a command has no `--debug`, and such an exception is raised.
   """
   words = list(sys.argv[1:] if argv is None else argv)
   if isinstance(sys.stdout, io.TextIOWrapper):  # File names may have bytes in any encoding.
@@ -53,7 +53,7 @@ def status_of(work: Callable[[list[str]], int], argv: Sequence[str] | None,
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that raises a UsageError, with a hint or the `usage`; it allows no abbreviations."""
+  """A parser that raises a UsageError with a hint or the `usage`, and allows no abbreviations."""
 
   def __init__(self, prog: str | None = None, **options: Any):
     super().__init__(prog=prog or shlex.join(program()), allow_abbrev=False, **options)
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(words: str, flags: list[str]) -> str:
-  """A hint about what unrecognized words may mean."""
+  """Returns a hint about what unrecognized words may mean."""
   first = words.split(" ")[0]
   binding = re.match(r"-*([\w/]+(?:\.\w+)+)\s*=\s*(\S+)", words)
   if "--gin_file" in flags and first.endswith(".gin") and not first.startswith("-"):
@@ -109,6 +109,6 @@ def program() -> list[str]:
 
 
 def _module() -> str:
-  """The module that `python -m` runs, such as `replicator.doctor`; empty for a file."""
+  """Returns the module that `python -m` runs, such as `replicator.doctor`; '' for a file."""
   spec = sys.modules["__main__"].__spec__
   return spec.name.removesuffix(".__main__") if spec else ""

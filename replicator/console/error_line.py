@@ -83,7 +83,7 @@ def place_of(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-  """Returns the message of a one-line error as it is; for other errors `in_one_line`."""
+  """Returns the message of a one-line error unchanged; for other errors, `in_one_line`."""
   is_line = isinstance(chain_of(error)[-1], OneLineError)
   return first_line(error) if is_line else in_one_line(error)
 
@@ -102,12 +102,12 @@ def located() -> Iterator[None]:
 
 
 def _frames(chain: list[BaseException]) -> list[_Frame]:
-  """The calls that were active, innermost last."""
+  """Returns the calls that were active, innermost last."""
   found = []
   for error in chain:
     found += [_Frame(frame.f_code.co_filename, line, {**frame.f_globals, **frame.f_locals})
               for frame, line in traceback.walk_tb(error.__traceback__)]
-    if re.search("Graph execution error|^in user code:", str(error)):  # Compiled or made by tf.
+    if re.search("Graph execution error|^in user code:", str(error)):  # From a graph or AutoGraph.
       found += [_Frame(file, int(line), {})
                 for file, line in re.findall(r'File "(.+?)", line (\d+)', str(error))]
   return found
@@ -123,10 +123,10 @@ def _place(own: list[_Frame]) -> str:
 
 
 def _reason(error: BaseException, own: list[_Frame]) -> str:
-  """The most informative line of an error's message, with a remedy or a hint."""
+  """Returns the most informative line of an error's message, with a remedy or a hint."""
   lines = [line for line in str(error).splitlines() if line.strip()] or [""]
   reason = lines[0]
-  if "Graph execution error" in reason:  # The reason, or several, come after the places.
+  if "Graph execution error" in reason:  # One or more reasons follow the places.
     first = re.search(r"^ +\(0\) [A-Z_]+: +(.+)", str(error), re.MULTILINE)
     reason = first[1] if first else next(
         (line for line in lines[1:] if not re.match(" |Detected at node", line)), reason)
@@ -139,7 +139,7 @@ def _reason(error: BaseException, own: list[_Frame]) -> str:
 
 
 def _meant(error: BaseException, frame: _Frame) -> str:
-  """A hint about a name that does not exist, such as ` Did you mean 'image'?`; or ''."""
+  """Returns a hint about a name that does not exist, such as ` Did you mean 'image'?`; or ''."""
   if isinstance(error, AttributeError) and error.name:
     return nearest(error.name, dir(error.obj))
   if isinstance(error, NameError) and error.name:
@@ -153,7 +153,7 @@ def _meant(error: BaseException, frame: _Frame) -> str:
 
 
 def _in_layer(frames: list[_Frame]) -> str:
-  """` (in the layer generator/blocks/1)`: the path to the innermost active layer."""
+  """Returns the path to the innermost active layer: ` (in the layer generator/blocks/1)`; or ''."""
   keras = sys.modules.get("keras")
   owners: list[Any] = []
   path: list[str] = []
@@ -171,7 +171,7 @@ def _in_layer(frames: list[_Frame]) -> str:
 
 
 def _attribute(owners: list[Any], item: Any) -> str:
-  """The attribute of an owner that holds an object, possibly in a public list or dict; or ''."""
+  """Returns the owner's attribute that holds an object, even in a public list or dict; or ''."""
   for owner in reversed(owners):
     for name, value in getattr(owner, "__dict__", {}).items():
       if value is item:

@@ -1,4 +1,4 @@
-"""Sets the backend of Keras to TensorFlow, even if a variable or a file requests another."""
+"""Sets the backend of Keras to TensorFlow, even if the environment or a file requests another."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Output in a Jupyter notebook that can be replaced."""
+"""Replaceable output in a Jupyter notebook."""
 
 import html
 import sys
@@ -7,18 +7,18 @@ from typing import Any
 
 from rich.console import RenderableType
 
-_SECONDS = 0.5  # The least time between two updates of a line.
+_SECONDS = 0.5  # The minimum time between two updates of a line.
 
 
 def is_kernel() -> bool:
-  """Whether this process is the kernel of a notebook."""
+  """Returns whether this process is the kernel of a notebook."""
   ipython = sys.modules.get("IPython")
   shell = ipython and ipython.get_ipython()
   return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
 
 
 class Place:
-  """A place in the output of the running cell, made by the first `show` and then replaced."""
+  """An output of the running cell, which the first `show` creates and later ones replace."""
 
   def __init__(self) -> None:
     self._handle: Any = None

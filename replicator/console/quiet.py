@@ -1,7 +1,7 @@
-"""Keeps TensorFlow quiet and fast to import; `import replicator` before TensorFlow is enough.
+"""Keeps TensorFlow quiet and fast to import, if `replicator` is imported before TensorFlow.
 
 Some lines of TensorFlow's startup log are printed before any log level applies. So the standard
-error output of the import is captured, and shown only if the import fails.
+error output of the import is captured, and is shown only if the import fails.
 """
 
 import contextlib
@@ -21,10 +21,11 @@ def quiet_tensorflow(before: Callable[[], None] = lambda: None,
                      after: Callable[[], None] = lambda: None) -> None:
   """Makes the first import of TensorFlow silent, unless it fails.
 
-  If they are installed, Keras loads scikit-learn and matplotlib, for its scikit-learn wrappers and
-  its image galleries, which takes a third of the time; its old version loads SciPy. Here they are
-  hidden from it; a program that needs these features imports `sklearn` and `matplotlib.pyplot`
-  first. `before` is called when the import, which takes seconds, begins, and `after` when it ends.
+  If scikit-learn and matplotlib are installed, Keras imports them for its scikit-learn wrappers and
+  image galleries, which takes a third of the import time; old versions of Keras also import SciPy.
+  So these packages are hidden from Keras; a program that needs the features imports `sklearn` and
+  `matplotlib.pyplot` first. Calls `before` when the import begins, and `after` when it ends,
+  seconds later.
   """
   if "tensorflow" in sys.modules:
     _give_signals_a_stack()

@@ -20,8 +20,8 @@ from rich.text import Text
 SILENT_SECONDS = 4.0  # The longest time without a plain line while something is being done.
 _BEAT_SECONDS = 0.5
 _NOTEBOOK_WIDTH = 115  # In characters.
-_RATE_SECONDS = 30.0  # Rates are means over this recent time.
-_PLAIN_SECONDS = 5.0  # The least time between two plain lines of a run.
+_RATE_SECONDS = 30.0  # Rates are averages over this many recent seconds.
+_PLAIN_SECONDS = 5.0  # The minimum time between two plain lines of a run.
 _PLAIN_WIDTH = 60  # The width of the scalars on a plain line, in characters.
 _LEAST_WIDTH = 24  # The width reserved for scalars on the live line; rates give way.
 _BAR_WIDTH = 12
@@ -32,7 +32,7 @@ class Status:
 
   On a terminal or in a notebook, a live line below the others shows what is being done, and for how
   long. Elsewhere, a plain line does so whenever nothing was written for `SILENT_SECONDS`. Output
-  goes to `console`, by default standard output; `keep` gets each lasting line.
+  goes to `console`, by default standard output; `keep` receives each lasting line.
   """
 
   def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic,
@@ -92,7 +92,7 @@ class Status:
       self.beat()
 
   def beat(self) -> None:
-    """Shows what is being done if it is due; a thread calls this twice a second."""
+    """Shows what is being done, if an update is due; a thread calls this twice a second."""
     with self._lock:
       now = self._clock()
       if self._what and self._live is not None:
@@ -110,8 +110,8 @@ class Progress(Status):
 
   On a terminal or in a notebook this is the live line, elsewhere an occasional plain line. The run
   goes from `first_step` to `total_steps`; a step has `global_batch_size` examples over all
-  replicas. Lines go to `console`, by default standard output; `keep` gets lasting lines, and the
-  plain lines even on a terminal.
+  replicas. Lines go to `console`, by default standard output; `keep` receives lasting lines, and
+  the plain lines even on a terminal.
   """
 
   def __init__(self, total_steps: int, global_batch_size: int, first_step: int = 0, *,
@@ -151,7 +151,7 @@ class Progress(Status):
       self._write_unseen()
     if self._live is not None:
       rest = lambda: _BAR_WIDTH + 4 + len("  ".join([done, *rates, time_left]))
-      # On a narrow terminal, losses come before the data wait and the examples per second.
+      # On a narrow terminal, losses take priority over the data wait and the examples per second.
       while scalars and len(rates) > 1 and self._console.width - rest() < _LEAST_WIDTH:
         rates.pop()
       done_part = bar(step, self._total_steps, _BAR_WIDTH), "bar.complete"

@@ -51,7 +51,7 @@ def _check(words: list[str]) -> int:
 
 
 def _hint(error: BaseException) -> str:
-  """A hint for a step that has only ever run in float32, or ''."""
+  """Returns a hint for a step that has only ever run in float32, or ''."""
   text = str(error)
   if re.search(r"\b(float32|float tensor)\b", text) and re.search(r"\b(float64|double)\b", text):
     return " (the proof is in float64; --precision=float32 compares loosely)"

@@ -1,6 +1,6 @@
 """The experiment that the doctor checks: its `main`, its configuration, and new processes for it.
 
-It does not load TensorFlow when imported, because the doctor chooses the devices first.
+Importing it does not load TensorFlow, because the doctor chooses the devices first.
 """
 
 import importlib.util
@@ -29,7 +29,10 @@ _ERROR = re.compile(r"(?:\[\w+ \d+\] )?error: (.*)")  # Also from a worker.
 
 
 def load(experiment: str) -> Callable[[str], None]:
-  """Returns the `main` that a module or file passes to `app.run`; UsageError: there is none."""
+  """Returns the `main` that a module or file passes to `app.run`.
+
+  Raises a UsageError if there is none.
+  """
   from replicator.app.experiment import main_of  # It loads TensorFlow.
   is_file = experiment.endswith(".py")
   try:
@@ -63,7 +66,7 @@ def bound(name: str, default: Any) -> Any:
 
 
 def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings: str) -> None:
-  """Configures an experiment, with extra `bindings`; for `steps` steps if it sets no number."""
+  """Configures an experiment with extra `bindings`, and for `steps` steps if it sets no number."""
   from replicator.app import config  # It loads TensorFlow.
   config.parse(files, params)
   total = [] if bound("train.steps", None) else [f"train.steps = {steps}"]
@@ -73,7 +76,7 @@ def configure(files: Sequence[str], params: Sequence[str], steps: int, *bindings
 def recorded_by(words: Sequence[str], workers: int = 1) -> Any:
   """Returns a recording made in a new process, or cluster of `workers`, with the doctor's `words`.
 
-  Raises a UsageError, with the first error that was printed, if it failed; or if it did not end
+  Raises a UsageError if it fails, with the first error that it printed, or if it does not end
   within an hour.
   """
   with tempfile.TemporaryDirectory(prefix="replicator-") as folder:

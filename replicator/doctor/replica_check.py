@@ -70,7 +70,7 @@ class ReplicaCheck:
     configure(self.files, self.params, self.steps, "train.steps_per_call = 1",
               f"train.precision = '{self.precision}'", f"microbatch.n = {microbatches}")
     with replaced(**strategy):
-      Replicator()  # The program may start TensorFlow first, and then no cluster could start.
+      Replicator()  # Before the program may start TensorFlow, after which no cluster can start.
       return replica_recording.record(self.main, self.steps, self.precision)
 
   def _microbatch_result(self) -> CheckResult:
@@ -119,7 +119,7 @@ class ReplicaCheck:
         f"likely cause: {draw}; draw with replicator.random" for draw in draws))
 
   def _unsteady(self, kind: str) -> str:
-    """The cause of a first difference of this `kind`, if even one replica is not reproducible."""
+    """Returns the cause of a first `kind` difference if even one replica is not reproducible."""
     if self._differs_again is None:
       return ""
     if kind != diagnosis.BATCH:

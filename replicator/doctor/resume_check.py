@@ -32,7 +32,7 @@ Trajectory = Mapping[int, Mapping[tuple[str, str], Any]]
 class SavedSteps(Mapping[int, Mapping[tuple[str, str], Any]]):
   """The trajectory of a run that logged and saved some steps.
 
-  Steps are read on demand, since an agent's replay buffer may have gigabytes.
+  Steps are read on demand, since an agent's replay buffer may take gigabytes.
   """
 
   def __init__(self, workdir: pathlib.Path, steps: Sequence[int]):
@@ -64,7 +64,7 @@ class Mismatch:
 
 
 def first_mismatch(one: Trajectory, other: Trajectory) -> Mismatch | None:
-  """Compares step by step, scalars first because variables are computed later; None if equal."""
+  """Returns the first mismatch, scalars before variables within a step; None if there is none."""
   for step, a in one.items():
     b = other[step]
     for kind, name in {**a, **b}:
@@ -161,8 +161,8 @@ def lost_values(unbroken: ResumeRecording, again: ResumeRecording, resumed: Resu
                 step: int | None = None) -> list[str]:
   """Lists the Python values that differ after a resume, at one step or any.
 
-  Values that also differ between two processes from step 0 are left out, and so are values that
-  exist in only one of the recordings, as of objects that are made later.
+  Skips values that also differ between two processes from step 0, and values that exist in only
+  one of the recordings, such as those of objects created later.
   """
   def others(other: ResumeRecording, at: int | None) -> list[str]:
     return [path for number, values in other.python.items() if at in (None, number)

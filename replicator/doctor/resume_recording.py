@@ -55,10 +55,10 @@ class ResumeRecording:
 
 def record(main: Callable[[str], None], files: Sequence[str], params: Sequence[str], workdir: str,
            until: int, steps: int) -> ResumeRecording:
-  """Trains `steps` steps of an experiment, until step `until` is saved in `workdir`.
+  """Trains an experiment of `steps` steps until step `until` is saved in `workdir`.
 
-  It logs and saves every step. Raises a UsageError if the experiment does not save step `until`,
-  and what the experiment raises.
+  Logs and saves every step. Raises a UsageError if the experiment does not save step `until`.
+  Errors of the experiment propagate.
   """
   configure(files, params, steps, "train.steps_per_call = 1")
   recorder = _ResumeRecorder(until, steps)
@@ -83,7 +83,7 @@ class _ResumeRecorder(Callback, Hook):
   def __init__(self, until: int, steps: int):
     self._until, self._steps = until, steps
     self._python: dict[str, str] = {}
-    self.batches: dict[int, str] = {}  # Those of the recording.
+    self.batches: dict[int, str] = {}  # The same as in the recording.
     self.hooks = [self]
 
   def begin(self, run: Run) -> None:
@@ -104,7 +104,7 @@ class _ResumeRecorder(Callback, Hook):
       run.saver.wait()
       raise Enough  # Before this step is saved.
     self.batches[run.step] = _digest_of(list(map(np.asarray, tree.flatten(run.batch))))
-    # Every process traces its first call, so changes in Python by tracing do not count.
+    # Every process traces its first call, so changes that tracing makes in Python do not count.
     before, self._python = self._python, self._python_state()
     self.recording.python[run.step] = self._python
     self.recording.changed += [path for path, digest in before.items()
@@ -156,7 +156,7 @@ def _held_by(value: Any) -> dict:
   if isinstance(value, collections.deque):
     return dict(enumerate(value))
   children = variables.children_of(value)
-  if isinstance(value, keras.layers.Layer):  # Without private attributes of Keras.
+  if isinstance(value, keras.layers.Layer):  # Without Keras' private attributes.
     return {name: child for name, child in (children or {}).items() if not name.startswith("_")}
   if children is not None:
     return dict(children)

@@ -1,4 +1,4 @@
-"""The measurements of `--scaling`."""
+"""Measurements for `--scaling`."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ def measure(main: Callable[[str], None], files: Sequence[str], params: Sequence[
             ) -> StepCost:
   """Times `calls` calls of an experiment's step on one replica, on a GPU if there is one.
 
-  The transfers are counted on two replicas with the same number of examples each. Raises a
-  UsageError if there are none, and like `run_until_prepared`.
+  Counts the transfers on two replicas with the same number of examples each. Raises a UsageError if
+  there are none, and the errors of `run_until_prepared`.
   """
   config.parse(files, params)
   devices, steps = bound("Replicator.devices_per_replica", 1), bound("train.steps_per_call", 1)

@@ -15,10 +15,10 @@ _calls = contextvars.ContextVar[tuple]("calls", default=(False,))  # (inlined, *
 
 @contextlib.contextmanager
 def calls_of_functions(inlined: bool, *checks: Callable[[Any], None]) -> Iterator[None]:
-  """Inlines calls of `tf.function`s into the caller, in the body and this thread, if `inlined`.
+  """Inlines this thread's calls of `tf.function`s in the body into the caller, if `inlined`.
 
-  For scopes that replace the values of variables, which compiled functions would not see. Graphs
-  of `get_concrete_function`, which cannot be inlined, are passed to the checks.
+  Scopes that replace the values of variables need this, because compiled functions would not
+  see the values. Graphs of `get_concrete_function`, which cannot be inlined, go to the checks.
   """
   token = _calls.set((inlined or _calls.get()[0], *_calls.get()[1:], *checks))
   try:
@@ -51,9 +51,9 @@ NeedsPlaceholder = lift_to_graph.UnliftableError
 
 
 def computed_apart(compute: Callable[[], list[tf.Tensor]]) -> list[tf.Tensor]:
-  """Computes what a function returns in the current graph, with only the operations it needs.
+  """Computes the results of a function in the current graph, with only the operations they need.
 
-  So assignments in the function have no effect. Raises `NeedsPlaceholder` if a result depends on a
+  Assignments in the function have no effect. Raises `NeedsPlaceholder` if a result depends on a
   placeholder made by the function.
   """
   apart, here = tf.__internal__.FuncGraph("apart"), tf.compat.v1.get_default_graph()

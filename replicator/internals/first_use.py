@@ -1,6 +1,6 @@
 """Finds the line of user code that starts TensorFlow, after which devices cannot change.
 
-It does not load TensorFlow when imported, because the import of TensorFlow calls it.
+Importing this module does not load TensorFlow: the import of TensorFlow calls `note_start`.
 """
 
 import os
@@ -12,7 +12,7 @@ _started_at = ""
 
 
 def note_start() -> None:
-  """Records the line of user code that will start TensorFlow in this process."""
+  """Sets up recording of the line of user code that starts TensorFlow in this process."""
   from tensorflow.python.eager import context as eager_context
   context = eager_context.context()
   if context._initialized:
@@ -29,5 +29,5 @@ def note_start() -> None:
 
 
 def started_at() -> str:
-  """Returns the `file:line` of user code that started TensorFlow; '' if it is not known."""
+  """Returns the `file:line` of user code that started TensorFlow; '' if it is unknown."""
   return _started_at

@@ -1,4 +1,4 @@
-"""Private names of Keras that the engine needs. A test checks them; no other file uses any."""
+"""Private Keras names that the engine needs. A test checks them; no other file uses them."""
 
 import contextlib
 import inspect
@@ -38,12 +38,12 @@ def compute_alone(layer: keras.layers.Layer) -> None:
 class VariableScope(keras.StatelessScope):
   """A context in which Keras variables have the given values, and assignments do not change them.
 
-  `values` are tensors by the id of their variable. Add `values_of_scope()` to keep what an
-  enclosing scope replaces, which `keras.StatelessScope` alone would hide. After the context,
-  `assigned` has the variables that were assigned in it, `read` those that were read and have no
-  value in it, and `losses` the losses that layers added. Pass `drops` if `assign` is never called,
-  so that new values are dropped. Weights made in the context would have no value, so making them
-  raises a UsageError.
+  `values` maps the ids of variables to tensors. Add `values_of_scope()` to keep the values of an
+  enclosing scope, which `keras.StatelessScope` alone would hide. After the context, `assigned` has
+  the variables that were assigned in it, `read` those that were read but have no value in it, and
+  `losses` the losses that layers added. Pass `drops` if `assign` is never called, so that new
+  values are dropped. Weights created in the context would have no value, so creating them raises a
+  UsageError.
 
   A `tf.function` that is called in the context is inlined. With `for_python`, the context applies
   only to Python code, not to graphs, which use the variables.
@@ -61,7 +61,7 @@ class VariableScope(keras.StatelessScope):
 
   @property
   def applies(self) -> bool:
-    """Whether it applies to the code that runs or is traced now."""
+    """Whether it applies to the code that is running or being traced."""
     return not self.for_python or tf.executing_eagerly()
 
   def __enter__(self) -> "VariableScope":
@@ -74,7 +74,7 @@ class VariableScope(keras.StatelessScope):
     scope = self.original_scope
     while isinstance(scope, VariableScope):
       scope = scope.original_scope
-    # Other variables, as of a metric, live only in the context. An outer scope may create values.
+    # Other variables, such as a metric's, live only in the context. Outer scopes may create values.
     made = [v for v in self.read.values() if v.trainable and own_value(v) is None]
     if made and scope is None and error[0] is None:
       raise UsageError(f"the variable '{made[0].path}' is created where weights are replaced, such "
@@ -113,25 +113,25 @@ def global_seed_state() -> keras.Variable | None:
 
 
 def drops_assignments() -> bool:
-  """Whether a scope here drops assignments to Keras variables."""
+  """Returns whether the current scope drops assignments to Keras variables."""
   scope = _scope()
   return isinstance(scope, VariableScope) and scope.drops
 
 
 def values_of_scope() -> dict[int, tf.Tensor]:
-  """Returns the values that a scope gives to Keras variables here, by the id of the variable."""
+  """Returns the values that the current scope gives to Keras variables, by the variables' ids."""
   scope = _scope()
   return dict(scope.state_mapping) if scope else {}
 
 
 def is_in_scope() -> bool:
-  """Whether a scope other than those `for_python` replaces values or drops assignments here."""
+  """Returns whether a scope that is not `for_python` replaces values or drops assignments here."""
   scope = _scope()
   return scope is not None and not (isinstance(scope, VariableScope) and scope.for_python)
 
 
 def _scope() -> keras.StatelessScope | None:
-  """The scope that applies here, which Keras reveals to a new inner scope."""
+  """Returns the scope that applies here, which Keras reveals only to a new inner scope."""
   with keras.StatelessScope(initialize_variables=False) as inner:
     scope = inner.original_scope
   return None if isinstance(scope, VariableScope) and not scope.applies else scope
@@ -140,13 +140,13 @@ def _scope() -> keras.StatelessScope | None:
 def own_value(variable: keras.Variable) -> Any:
   """Returns the TensorFlow variable that holds the value, whatever scope or precision applies here.
 
-  It is None for a variable that was made in a scope, until the scope ends.
+  It is None for a variable created in a scope, until the scope ends.
   """
   return variable._value
 
 
 def is_recomputed(layer: keras.layers.Layer) -> bool:
-  """Whether Keras recomputes the layer's call, because it was made in a `keras.RematScope`."""
+  """Returns whether Keras recomputes the call of a layer created in a `keras.RematScope`."""
   mode = layer._remat_mode
   return bool(mode) and (mode.mode in ("full", "larger_than")
                          or layer.name in (mode.layer_names or ()))
@@ -158,8 +158,7 @@ _CALLED = {
     "exclude_from_weight_decay", "add_variable", "add_variable_from_reference",
     "add_optimizer_variables", "_var_key", "_get_variable_index", "get_config", "from_config",
     "save_own_variables", "load_own_variables"}
-"""The methods of optimizers that the engine calls, directly or not, or that training does not use.
-"""
+"""Optimizer methods that the engine calls, even indirectly, or that training does not use."""
 
 
 def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
@@ -176,7 +175,7 @@ def unsupported_update(optimizer: keras.optimizers.Optimizer) -> str | None:
     if optimizer.weight_decay != getattr(optimizer, "adam_weight_decay", optimizer.weight_decay):
       return (f"{kind.__name__} has different values for adam_weight_decay and weight_decay, but "
               "one applies to all variables; set both to the same value")
-    base = keras.optimizers.Muon  # With equal values, its decay is the same as in others.
+    base = keras.optimizers.Muon  # With equal values, its decay is that of other optimizers.
   for name in dir(keras.optimizers.Optimizer):
     usual = inspect.getattr_static(base, name)
     if (inspect.isfunction(usual) and inspect.getattr_static(optimizer, name) is not usual
@@ -193,7 +192,7 @@ def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
 
 
 def decays_weights_of(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
-  """Whether the weight decay of an optimizer applies to a variable."""
+  """Returns whether the weight decay of an optimizer applies to a variable."""
   return optimizer._use_weight_decay(variable)
 
 
@@ -213,7 +212,7 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, kera
 def errors_unchanged() -> Iterator[None]:
   """Makes Keras raise the errors of layers unchanged, in the body.
 
-  Otherwise it replaces them by its own errors, and removes calls from their tracebacks.
+  Otherwise it replaces them with its own errors, and removes calls from their tracebacks.
   """
   changes = keras.config.is_traceback_filtering_enabled()
   keras.config.disable_traceback_filtering()

@@ -1,4 +1,4 @@
-"""Private names of TensorFlow that the engine needs. A test checks them; no other file uses any."""
+"""Private TensorFlow names that the engine needs. A test checks them; no other file uses them."""
 
 import contextlib
 import functools
@@ -41,11 +41,11 @@ def add_in_order() -> None:
 
 def set_timeouts(cluster: Mapping[str, Sequence[str]], worker_timeout: float, join_timeout: float
                  ) -> None:
-  """Sets how long processes wait for each other, before `MultiWorkerMirroredStrategy` is made.
+  """Sets how long processes of a `MultiWorkerMirroredStrategy` wait; call it before making one.
 
   `cluster` has the addresses of each job. A process without a heartbeat for `worker_timeout`
-  seconds counts as lost, which ends the others. They wait `join_timeout` seconds for the first
-  process.
+  seconds counts as lost, which ends the others. They wait up to `join_timeout` seconds for the
+  first process.
   """
   coordination = tf.compat.v1.ConfigProto().experimental.coordination_config
   jobs = [coordination.coordinated_job_list.add(name=job, num_tasks=len(cluster[job]))
@@ -86,7 +86,7 @@ def publish(key: str) -> None:
 
 
 def is_published(key: str) -> bool:
-  """Whether a process of the cluster has published a key."""
+  """Returns whether a process of the cluster has published a key."""
   with contextlib.suppress(tf.errors.OpError):
     return bool(eager_context.context().get_config_key_value(key, 1000))
   return False
@@ -107,9 +107,9 @@ def with_gradient(outputs: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor], gra
                   ) -> list[tf.Tensor]:
   """Returns outputs computed from the inputs, with a custom gradient.
 
-  It works for tapes inside and outside of the graph, and of any order. Unlike `tf.custom_gradient`,
-  it does not search the graph for variables; behind a collective, the graph is that of all
-  replicas.
+  It works for tapes inside and outside of the graph, and for derivatives of any order. Unlike
+  `tf.custom_gradient`, it does not search the graph for variables; after a collective, that graph
+  contains all replicas.
   """
   inputs = list(inputs)
   with record.stop_recording():
@@ -132,10 +132,10 @@ def _gradient_in_graph(op: tf.Operation, *dy: tf.Tensor) -> list:
 
 
 def has_gradient(operation: tf.Operation) -> bool:
-  """Whether TensorFlow can differentiate an operation of a graph; True if it outputs no floats.
+  """Returns whether TensorFlow can differentiate an operation; True if it outputs no floats.
 
-  It declares some gradients, such as ResizeBilinearGrad, to be constants, and would silently omit
-  their derivatives. These do not count as having a gradient.
+  TensorFlow declares some gradients, such as ResizeBilinearGrad, constant, and would silently omit
+  their derivatives. These count as having no gradient.
   """
   if not any(output.dtype.is_floating for output in operation.outputs):
     return True
@@ -147,12 +147,12 @@ def has_gradient(operation: tf.Operation) -> bool:
 
 
 def may_be_recorded() -> bool:
-  """Whether an active tape may record what is computed."""
+  """Returns whether an active tape may record computations."""
   return record.could_possibly_record()
 
 
 def is_in_trace() -> bool:
-  """Whether a graph is being traced here, even in the eager code of a `tf.init_scope`."""
+  """Returns whether a graph is being traced here, even in the eager code of a `tf.init_scope`."""
   return any(each.is_building_function for each in eager_context.context().context_switches.stack)
 
 
@@ -169,7 +169,7 @@ def collective_launchers(strategy: tf.distribute.Strategy) -> list:
 
 def launched(launchers: Sequence[Any], move: str, tensors: Sequence[tf.Tensor]
              ) -> list[tf.Tensor]:
-  """Makes an 'all_gather' or 'all_to_all' between all devices, with one tensor each.
+  """Runs an 'all_gather' or 'all_to_all' across all devices, with one tensor per device.
 
   Their shapes are `[...] -> [devices, ...]` and `[devices, ...] -> [devices, ...]`.
   """
@@ -209,7 +209,7 @@ def graphs_called_by(graph: tf.Graph, operation: tf.Operation | None = None) -> 
 
 
 def record_reader(file: str) -> Callable[[int], tuple[bytes, int]]:
-  """Returns a function from a position in a TFRecord file to the record there and where it ends.
+  """Returns a function that reads a TFRecord file at a position: the record, and where it ends.
 
   Unlike `tf.data`, it can continue after a corrupt record, and does not need devices. It raises a
   `tf.errors.DataLossError` for a wrong checksum or a truncated record, and an IndexError at the
@@ -241,12 +241,12 @@ def variables_read() -> Iterator[Callable[[], Sequence[tf.Variable]]]:
 
 
 def is_recorded(tensor: tf.Tensor) -> bool:
-  """Whether an active tape may have a gradient for the tensor."""
+  """Returns whether an active tape may have a gradient for the tensor."""
   return record.should_record_backprop([tensor])
 
 
 def in_second_pass_of_recompute_grad() -> bool:
-  """Whether `tf.recompute_grad`, or Keras through it, is calling its function for a gradient."""
+  """Returns whether this is the second pass of `tf.recompute_grad`, which Keras may have called."""
   # TensorFlow exposes this only in the name of the function that does so.
   return any(f.f_code.co_name == "inner_recompute_grad" for f, _ in traceback.walk_stack(None))
 
@@ -267,8 +267,8 @@ def compile_marked_always() -> None:
 def operation_times(profile: bytes) -> dict[str, float]:
   """Returns the seconds that each operation took, by name, in a profile written by TensorFlow.
 
-  On accelerators these are kernels; without any, operations of the graphs. Replicas and threads are
-  added up. It is empty if this TensorFlow version cannot read the profile.
+  On accelerators, these are kernels, otherwise operations of graphs. Times are summed over replicas
+  and threads. The result is empty if this TensorFlow version cannot read the profile.
   """
   try:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -1,4 +1,4 @@
-"""What a step calls in the replica context: random streams, micro-batches, replicated state."""
+"""What a step calls on each replica: random streams, micro-batches, replicated state."""
 
 from replicator.step import random as random  # A name of the facade.
 from replicator.step import replicated as replicated  # Also a name of the facade.

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 Calls = dict[int, traceback.StackSummary | None]
-"""The first call of a layer by its id; None if it was ever called in training mode."""
+"""The first call of each layer, by id; None if it was ever called in training mode."""
 
 
 @dataclasses.dataclass
@@ -32,7 +32,7 @@ class Microbatch:
   count: int  # The number of parts.
   index: int | tf.Tensor = 0  # The index of this part; in a compiled loop an int32 [].
   is_first: bool = True
-  first_values: list[Any] = dataclasses.field(default_factory=list)  # By `once`, in part 0.
+  first_values: list[Any] = dataclasses.field(default_factory=list)  # Of `once`, in part 0.
   replayed: int = 0  # How many of `first_values` this part has used.
   # How many times the first part moved each average; see `replicated.average_change`.
   moves: Counter[int] = dataclasses.field(default_factory=Counter)
@@ -85,7 +85,7 @@ class StepContext:
 
 @dataclasses.dataclass
 class RunContext:
-  """Facts of a whole run, in this process; for the seed see `random.set_seed`."""
+  """Facts of a whole run, in this process; for the seed, see `random.set_seed`."""
 
   seed: int = 0
   rollbacks: int = 0
@@ -93,7 +93,7 @@ class RunContext:
   global_batch_size: int = 1  # The number of examples of one update, over all replicas.
   batches: int = 1  # The number of such batches that one step takes; see `batches_of`.
   num_input_pipelines: int = 1  # The processes that read inputs or act in environments.
-  strategy: tf.distribute.Strategy | None = None  # That of the newest `Replicator`.
+  strategy: tf.distribute.Strategy | None = None  # Of the newest `Replicator`.
   is_loaded: bool = False  # Whether the step was loaded onto one device; see `app.load`.
   is_loading: bool = False  # Whether a step is being loaded now.
   is_program: bool = False  # Whether the process ends with its run; see `app.run`.
@@ -110,7 +110,7 @@ run = RunContext()  # The run of this process. `replicator.train` sets its attri
 
 
 def remember_run() -> Callable[[], None]:
-  """Returns a function that restores the present attributes of `run` and its draws outside."""
+  """Returns a function that restores the current attributes of `run` and its draws outside."""
   before, draws, step = dataclasses.replace(run), run.outside.draws.copy(), run.outside.step
 
   def put_back() -> None:
@@ -122,7 +122,7 @@ def remember_run() -> Callable[[], None]:
   return put_back
 
 
-# Each thread has its own value: under MirroredStrategy a thread traces each replica.
+# Each thread has its own value: under MirroredStrategy, one thread traces each replica.
 _current: contextvars.ContextVar[StepContext] = contextvars.ContextVar("step")
 
 
@@ -155,7 +155,7 @@ def before_step(number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def streams_apart(name: str) -> Iterator[None]:
-  """Runs the body in the current context, with its own random streams, prefixed with `name`."""
+  """Runs the body in the current context, with separate random streams prefixed with `name`."""
   apart = copy.copy(current())
   apart.streams, apart.draws = f"{apart.streams}{name}/", Counter()
   token = _current.set(apart)
@@ -207,7 +207,7 @@ def check_not_recomputed(what: str) -> None:
 
 
 def in_inner_graph() -> bool:
-  """Whether code is being traced into an inner graph of the step: a tf.cond, loop or function."""
+  """Returns whether code is being traced into a tf.cond, loop or function inside the step."""
   return (not tf.executing_eagerly()
           and tf.compat.v1.get_default_graph() is not current().graph)
 
@@ -224,12 +224,12 @@ def copy_id() -> int | tf.Tensor:
 
 
 def num_replicas() -> int:
-  """Returns how many replicas run this step together, over all workers; 1 outside of a step."""
+  """Returns the number of replicas that run this step, over all workers; 1 outside of a step."""
   return 1 if current().as_one else num_copies()
 
 
 def num_copies() -> int:
-  """Returns how many replicas hold variables, over all workers; 1 outside of a step."""
+  """Returns the number of replicas that hold variables, over all workers; 1 outside of a step."""
   replica_context = tf.distribute.get_replica_context()
   return replica_context.num_replicas_in_sync if replica_context else 1
 
@@ -237,9 +237,9 @@ def num_copies() -> int:
 def batch_size() -> int:
   """Returns this replica's share of `train.global_batch_size`, the batch of one update.
 
-  Call it in a step that makes its own examples. A step with `inputs`, or a function of
-  micro-batches, reads the size from its batch instead: `batch.shape[0]`. Outside of a step, this
-  process counts as one replica with the global batch.
+  Call it in a step that generates its own examples. A step with `inputs`, or a function that gets
+  micro-batches, should read the size from its batch instead: `batch.shape[0]`. Outside of a step,
+  this process counts as one replica with the global batch.
   """
   return run.global_batch_size // num_replicas()
 
@@ -247,6 +247,6 @@ def batch_size() -> int:
 def step_number() -> tf.Tensor:
   """Returns the number of the running training step, from 0, int64 [].
 
-  Outside of a step, it is the number of steps done so far, which is also that of the next step.
+  Outside of a step, it is the number of completed steps, which is also that of the next step.
   """
   return tf.cast(current().step, tf.int64)

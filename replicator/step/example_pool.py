@@ -11,10 +11,11 @@ import tensorflow as tf
 
 
 class ExamplePool(tf.Module):
-  """Examples of earlier steps, the same on every replica: a history or a queue.
+  """A pool of examples from earlier steps, the same on every replica: a history or a queue.
 
   CycleGAN trains its discriminators on a history of generated images (Shrivastava et al. 2017), and
-  MoCo contrasts with a queue of encoded images (He et al. 2020). Make it in a step's constructor:
+  MoCo contrasts with a queue of encoded images (He et al. 2020). Create the pool in a step's
+  constructor:
 
       self.pool = replicator.ExamplePool(50, [64, 64, 3])
       shown = self.pool.exchange(fakes)      # about half of them are past images
@@ -25,11 +26,11 @@ class ExamplePool(tf.Module):
 
   Examples enter in the order of the global batch, and a step reads the pool as it was before the
   step. So the pool is the same for any number of replicas and micro-batches, and a resumed run
-  continues it exactly. No gradient passes through it.
+  continues it exactly. Gradients do not flow through it.
 
-  Every replica has a copy. A call costs one collective for the new examples, and rewrites the whole
-  pool. Under 'parameter_server' the workers share one pool, and overlapping steps may overwrite
-  each other's examples.
+  Every replica has a copy. Adding examples takes a collective that gathers them, and rewrites the
+  whole pool. Under 'parameter_server' the workers share one pool, and overlapping steps may
+  overwrite each other's examples.
 
   Args:
     size: the number of examples the pool holds.
@@ -39,13 +40,13 @@ class ExamplePool(tf.Module):
 
   Attributes:
     examples: [size, *shape], zeros where the pool is not filled yet.
-    entered: int64 [size], for each place the index of its example among all that were passed in;
-      -1 where it is empty.
+    entered: int64 [size], for each position the index of its example among all that were passed in;
+      -1 if the position is empty.
     count: int64 [], the number of examples passed in so far.
 
   Raises:
-    UsageError: the size is not positive; or examples do not fit, or are passed in from a branch or
-      loop of the step.
+    UsageError: the size is not positive; or examples do not fit the pool, or are passed in from a
+      branch or loop of the step.
   """
 
   def __init__(self, size: int, shape: Sequence[int], dtype: str | tf.DType | None = None,
@@ -67,12 +68,12 @@ class ExamplePool(tf.Module):
     return [self]
 
   def past(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the examples before this step `[size, *shape]`, and bool [size]: which are filled."""
+    """Returns the pool before this step, `[size, *shape]`, and bool [size]: which are filled."""
     before = self._before("past")
     return before.examples, tf.range(self.size, dtype=tf.int64) < before.count
 
   def append(self, examples: tf.Tensor) -> None:
-    """Replaces the oldest examples with this replica's `[n, *shape]`."""
+    """Adds this replica's examples `[n, *shape]`, which replace the oldest ones."""
     before = self._before("append")
     joined, numbers = self._numbered("append", before, examples)
     self._put(before, joined, numbers, numbers % self.size)
@@ -80,12 +81,12 @@ class ExamplePool(tf.Module):
   def exchange(self, examples: tf.Tensor, probability: float = 0.5) -> tf.Tensor:
     """Exchanges some of this replica's examples `[n, *shape]` for past ones.
 
-    The first `size` examples fill the pool. Each later one, with this probability, replaces a
-    random past example, which is returned instead; otherwise it is returned itself and does not
-    enter. If two examples of a batch draw the same place, the last one stays there.
+    The first `size` examples fill the pool. With this probability, each later example replaces a
+    random past example, which is returned in its place; otherwise, the example is returned and does
+    not enter the pool. If two examples of a batch draw the same position, the last one stays there.
 
     Returns:
-      `[n, *shape]` in the dtype of `examples`; n must be known.
+      `[n, *shape]` in the dtype of `examples`; n must be known when the step is traced.
     """
     before = self._before("exchange")
     joined, numbers = self._numbered("exchange", before, examples)
@@ -101,7 +102,7 @@ class ExamplePool(tf.Module):
     return tf.stop_gradient(tf.where(_as_rows(is_past, past), past, examples))
 
   def _before(self, call: str) -> "_Before":
-    """The pool before the step; outside of a step, the pool as it is now."""
+    """Returns the pool as it was before the step; outside of a step, as it is now."""
     now = context.current()
     if not now.is_step:
       return _Before(self)
@@ -115,7 +116,7 @@ class ExamplePool(tf.Module):
 
   def _numbered(self, call: str, before: "_Before", examples: tf.Tensor
                 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The examples of all replicas `[m, *shape]`, and their indices in the order of entry."""
+    """Returns all replicas' examples `[m, *shape]`, and their indices in the order of entry."""
     self._check(call, examples)
     context.check_not_recomputed(f"ExamplePool.{call} would add its examples")
     joined = collectives.all_concat(tf.stop_gradient(tf.cast(examples, self.examples.dtype)))
@@ -129,7 +130,7 @@ class ExamplePool(tf.Module):
 
   def _put(self, before: "_Before", joined: tf.Tensor, numbers: tf.Tensor, places: tf.Tensor
            ) -> None:
-    """Writes the examples whose places are not -1, unless a later example is already there."""
+    """Writes examples to their places, except -1 and places that hold a later example."""
     count = before.count + tf.cast(before.passed, tf.int64)
     replicated.update([self.examples, self.entered, self.count], _write, joined, numbers, places,
                       count)
@@ -156,7 +157,7 @@ class _Before:
     self.passed: int | tf.Tensor = 0  # How many examples the step has passed in so far.
 
   def first_of(self, number: int | tf.Tensor) -> int | tf.Tensor:
-    """Adds `number` to the count; returns the count before."""
+    """Adds `number` to `passed`; returns its previous value."""
     first, self.passed = self.passed, self.passed + number
     return first
 

@@ -1,6 +1,6 @@
 """Hooks, which observe a step while it is traced or run; the doctor uses them.
 
-The hooks of a run come from its callbacks, see `replicator.Callback`. An ordinary run has none.
+The hooks of a run come from its callbacks; see `replicator.Callback`. An ordinary run has none.
 """
 
 import dataclasses
@@ -15,29 +15,29 @@ class Transfer:
 
   move: str  # 'all_reduce', 'all_gather', 'reduce_scatter' or 'all_to_all'.
   bytes: int | None  # The size of each replica's tensor; None if it varies.
-  parts: int | None = None  # Of how many parts of a value the tensor is one; None if of none.
+  parts: int | None = None  # The number of parts, if it is one part of a sharded value.
 
 
 class Hook:
   """An observer of what a step does on a replica, in order; override the methods you need.
 
-  All methods but `received` are called on every replica while the step is traced, or at every step
-  if it runs eagerly. Replicas are traced in turns, so what a hook keeps for one replica until its
-  step ends belongs in `context.current().kept[self]`.
+  All methods except `received` are called on every replica while the step is traced, or at every
+  step if it runs eagerly. Replicas are traced in turns, so keep per-replica state that lasts until
+  the step ends in `context.current().kept[self]`.
   """
 
   def drawn(self, stream: str, rows: int) -> None:
-    """A random stream is drawn from, for `rows` examples."""
+    """Called when the step draws from a random stream for `rows` examples."""
 
   def transferred(self, transfer: Transfer) -> None:
-    """A collective moves a tensor."""
+    """Called when a collective moves a tensor."""
 
   def measured(self, owner: Any, values: dict[str, tf.Tensor]) -> None:
-    """A layer or an optimizer reports scalars [] about itself, by name."""
+    """Called when a layer or an optimizer reports scalars [] about itself, by name."""
 
   def updating(self, optimizer: Any, variables: list, local: list[tf.Tensor],
                averaged: list[tf.Tensor]) -> list[tf.Tensor]:
-    """An optimizer is about to update variables; returns the gradients to update them with.
+    """Called before an optimizer updates variables; returns the gradients to update them with.
 
     Args:
       optimizer: the `replicator.Optimizer`.
@@ -48,15 +48,15 @@ class Hook:
     return averaged
 
   def scalars(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """The step has returned these scalars; returns more scalars to log."""
+    """Called when the step has returned these scalars; returns more scalars to log."""
     return {}
 
   def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
-    """The step has returned `outputs`; returns tensors, by name, to pass to `received`.
+    """Called when the step has returned `outputs`; returns tensors, by name, for `received`.
 
     They must be the same on all replicas.
     """
     return {}
 
   def received(self, step: int, values: dict[str, tf.Tensor]) -> None:
-    """Gets the values that `ended` returned in training step `step`, counted from 0."""
+    """Receives the values that `ended` returned in training step `step`, counted from 0."""

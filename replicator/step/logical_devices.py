@@ -38,22 +38,22 @@ def logical_device(index: int) -> Iterator[None]:
       with replicator.logical_device(1):
         logits = self.head(features)
 
-  In a step, the operations of the body run on that device. In a compiled step their gradients run
+  In a step, the operations of the body run on that device. In a compiled step, their gradients run
   there too, except the gradients of loops, branches and `tf.function`s, which run on logical
   device 0.
 
   In `Replicator.scope()`, each replica's copies of the variables go to that device, together with
   the slots and averages that an optimizer keeps for them. Elsewhere, as in an evaluation, the
   devices are those of the first replica. In a step that `replicator.load` returned, all logical
-  devices are the same device. Everything else is on logical device 0, such as inputs and the mean
-  of gradients over replicas. With one device per replica, `logical_device(0)` changes nothing.
+  devices are the same device. Everything else, such as inputs and the mean of gradients over
+  replicas, is on logical device 0. With one device per replica, `logical_device(0)` has no effect.
 
   Args:
     index: the number of the device in its replica, from 0.
 
   Raises:
-    UsageError: a replica has no such device. The replicas are those of the running `Replicator`,
-      or, outside of steps and scopes, of the newest.
+    UsageError: the replicas have no such device. They are those of the running `Replicator`, or,
+      outside of steps and scopes, of the newest one.
   """
   columns = _columns()
   if context.run.is_loaded and not columns:  # All logical devices are the only device.

@@ -21,26 +21,28 @@ def mean(values: tf.Tensor, mask: Any = None) -> tf.Tensor:
 
       sum(mask * values) / sum(mask)
 
-  with sums over the global batch, and gradients for both that follow the convention of the
-  collectives. It takes one collective, and one more for the gradient. If nothing is valid, the mean
-  is 0, without a gradient. Values may be NaN where the mask is zero.
+  with sums over the global batch. The gradients for values and mask follow the convention of
+  the collectives. The mean takes one collective, and its gradient another. If no value is valid,
+  the mean is 0, without a gradient. Values may be NaN where the mask is zero.
 
   In a micro-batch, every replica gets its share of the mean: `microbatch` and the optimizer average
-  the shares over micro-batches and replicas, which gives the same number. The sum of the mask over
+  the shares over micro-batches and replicas, which gives the same mean. The sum of the mask over
   all micro-batches is computed first, from the whole batch. So in micro-batches the mask may depend
   on the batch and on random streams, but not on trained variables or on collectives.
 
   Args:
-    values: `[...]`, any shape; values that are not floating, such as bools, are cast to the dtype
-      of the run. The replicas may have different numbers of values, as after `tf.boolean_mask`.
-    mask: bools or nonnegative weights that broadcast to the values, or that have their first axes
-      only: `[b]` or `[b, t]` for values `[b, t, d]`. None for all values.
+    values: `[...]`, any shape. Values that are not floating-point, such as bools, are cast to the
+      dtype of the run. The replicas may have different numbers of values, as after
+      `tf.boolean_mask`.
+    mask: bools or nonnegative weights that broadcast to the values or have only their leading axes:
+      `[b]` or `[b, t]` for values `[b, t, d]`. None averages all values.
 
   Returns:
     The mean, `[]`, in the dtype of the values.
 
   Raises:
-    UsageError: the mask does not fit, or in a micro-batch has a gradient or needs a collective.
+    UsageError: the mask does not fit the values; or, in a micro-batch, it has a gradient or needs a
+      collective.
   """
   values = tf.convert_to_tensor(values)
   dtype = values.dtype if values.dtype.is_floating else tf.as_dtype(keras.config.floatx())

@@ -29,13 +29,13 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
       optimizer.apply(gradients)
 
   The result equals that of the full batch if `fn` returns means over examples, such as losses and
-  their gradients, and each example's output depends on that example only. Random streams make the
+  their gradients, and each example's output depends only on that example. Random streams make the
   same draws as for the full batch, and `SpectralNorm` iterates once. `GlobalBatchNorm` uses the
   statistics of one micro-batch over all replicas, so n micro-batches give the same result on any
   number of replicas.
 
   The micro-batches run in a loop, whose graph does not grow with n. If `fn` calls a collective, as
-  `GlobalBatchNorm` does on several replicas, they are unrolled, because a loop cannot hold one.
+  `GlobalBatchNorm` does on several replicas, they are unrolled, because a loop cannot contain one.
 
   Args:
     fn: called with a micro-batch; returns a nest of floating tensors `[...]`, each a mean over the
@@ -65,7 +65,7 @@ def microbatch(fn: Callable[[Nest], Nest], batch: Nest, n: int = 1) -> Nest:
 
 
 def has_examples(value: Any) -> bool:
-  """Whether a value is a tensor `[b, ...]`: it has an axis of examples."""
+  """Returns whether a value is a tensor `[b, ...]`, with an axis of examples."""
   return (tf.is_tensor(value) or isinstance(value, np.ndarray)) and bool(
       tf.TensorShape(value.shape).rank)
 
@@ -149,7 +149,7 @@ def _mean(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
 
 def _weights_of_means(fn: Callable[[Nest], Nest], batch: Nest, step: context.StepContext,
                       draws: Counter[str]) -> list[tf.Tensor]:
-  """The sum of the mask of each `mean` in `fn`, [], over the whole batch of this replica."""
+  """Returns the sum of the mask of each `mean` in `fn`, [], over this replica's whole batch."""
   def trace() -> list[tf.Tensor]:
     whole = context.Microbatch(count=1)
     vars(step).update(microbatch=whole, graph=tf.compat.v1.get_default_graph(), hooks=(),
@@ -175,7 +175,7 @@ def _of_examples(function: Callable[[tf.Tensor], tf.Tensor], batch: Nest) -> Nes
 
 
 def _summands(outputs: Nest) -> list[tf.Tensor]:
-  """The tensors of a nest, with float16 and bfloat16 cast to float32."""
+  """Returns the tensors of a nest, with float16 and bfloat16 cast to float32."""
   flat = [x for x in tree.flatten(outputs) if x is not None]
   for x in flat:
     if not x.dtype.is_floating:

@@ -6,16 +6,18 @@ noise that way trains on duplicates. Here every draw is a pure function of
     (seed of the run, name of the stream, step, number of earlier draws from it in the step,
      number of rollbacks of the run)
 
-over the *global* batch, and each replica makes its own rows of it. Example k of step s gets the
+over the *global* batch, and each replica draws only its own rows. Example k of step s gets the
 same numbers on 1, 2, 4 or 8 replicas, in any micro-batches, on any device, and under XLA. The only
 state to save is the step and the number of rollbacks, so a resumed run continues every stream
 exactly.
 
-Axis 0 of every draw is the replica's examples. A step must not draw inside its own `tf.while_loop`
-or `tf.function`, which would repeat the numbers, nor inside a `tf.cond`: a compiled step would
-count the draws of both branches, and an eager step those of one. Draw before it, and pass the
-numbers in. Under `tf.recompute_grad` and in a `keras.RematScope`, the forward and the backward pass
-would draw different numbers, which raises an error; under `replicator.recompute_grad` they agree.
+Axis 0 of every draw holds the replica's examples. A step must not draw inside its own
+`tf.while_loop` or `tf.function`, which would repeat the numbers, nor inside a `tf.cond`: a compiled
+step would count the draws of both branches, and an eager step those of one. Draw before it, and
+pass the numbers in.
+
+Under `tf.recompute_grad` and in a `keras.RematScope`, the forward and backward passes would draw
+different numbers, which raises an error; under `replicator.recompute_grad` they agree.
 """
 
 import math
@@ -38,10 +40,10 @@ def normal(name: str, shape: Sequence[int], mean: float = 0.0, stddev: float = 1
 
   Args:
     name: the name of the stream. Different streams, and successive draws from one stream, differ.
-    shape: the shape of this replica's part, `[n, ...]`; axis 0 is the replica's examples.
+    shape: the shape of this replica's part, `[n, ...]`; axis 0 holds the replica's examples.
     mean: the mean of the distribution.
     stddev: the standard deviation of the distribution.
-    dtype: a floating dtype; None is float64 in a float64 run and float32 otherwise.
+    dtype: a floating-point dtype; None is float64 in a float64 run and float32 otherwise.
 
   Raises:
     UsageError: the draw is in a branch or loop of the step, or the shape is empty.
@@ -86,7 +88,7 @@ def bernoulli(name: str, shape: Sequence[int], p: float | tf.Tensor,
   Args:
     name: the name of the stream.
     shape: the shape of this replica's part, `[n, ...]`.
-    p: a number in [0, 1], or floating probabilities that broadcast to `shape`.
+    p: a number in [0, 1], or floating-point probabilities that broadcast to `shape`.
     dtype: bool, or a dtype in which true is 1 and false is 0.
 
   Raises:
@@ -111,12 +113,12 @@ def categorical(name: str, logits: tf.Tensor) -> tf.Tensor:
 
   Args:
     name: the name of the stream.
-    logits: unnormalized log probabilities of this replica's examples. A class of -inf is never
-      drawn; classes of +inf share all probability. If a logit is NaN or all are -inf, there is no
-      distribution, and the class is -1.
+    logits: unnormalized log probabilities of this replica's examples. A class with -inf is never
+      drawn; classes with +inf share all the probability. If a logit is NaN or all are -inf, there
+      is no distribution, and the class is -1.
 
   Raises:
-    UsageError: as for `normal`, or the logits lack the axis of examples or that of classes.
+    UsageError: as for `normal`, or the logits lack an axis of examples or of classes.
   """
   logits = tf.cast(logits, tf.float64)
   if logits.shape.rank < 2 or not logits.shape[-1]:
@@ -162,7 +164,7 @@ def _floating(name: str, dtype: str | tf.DType | None) -> tf.DType:
 
 
 def _unit(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-  """Draws from [0, 1) that `dtype` represents exactly, as float64 or else as float32."""
+  """Draws numbers in [0, 1) that `dtype` represents exactly, as float64 or else as float32."""
   # From random bits: XLA and all devices agree on bits, but not on random floats.
   kind, floats = (tf.uint64, tf.float64) if dtype == tf.float64 else (tf.uint32, tf.float32)
   dropped = _DROPPED_BITS[dtype]
@@ -177,7 +179,7 @@ _VECTOR = 64
 
 def _erfinv_of_symmetric(name: str, shape: Sequence[int], dtype: tf.DType,
                          bound: float) -> tf.Tensor:
-  """`sqrt(2) erfinv(u)` for u uniform in (-bound, bound): N(0, 1), truncated if bound < 1."""
+  """Draws `sqrt(2) erfinv(u)`, u uniform in (-bound, bound): N(0, 1), truncated if bound < 1."""
   # Half a spacing moves points off -1 and 1.
   unit_dtype, half_a_spacing = ((tf.float64, 2.0 ** -52) if dtype == tf.float64
                                 else (tf.float32, 2.0 ** -23))

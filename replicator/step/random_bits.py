@@ -20,7 +20,7 @@ _Draw = Callable[[int, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def set_seed(seed: int, rollbacks: int = 0) -> None:
-  """Seeds all streams, and restarts the streams that are drawn outside of steps.
+  """Seeds all streams, and restarts those that are drawn from outside of steps.
 
   Functions that are already compiled keep the old seed.
 
@@ -33,7 +33,7 @@ def set_seed(seed: int, rollbacks: int = 0) -> None:
 
 
 def seed_of(name: str) -> int:
-  """Returns a seed below 2^63 for random numbers outside of TensorFlow, as in an environment.
+  """Returns a seed below 2^63 for random numbers outside of TensorFlow, such as an environment's.
 
   It depends only on the seed of the run and on `name`, so it is the same in every process.
   """
@@ -89,7 +89,7 @@ def _own_rows(name: str, shape: Sequence[int], dtype: tf.DType, draw: _Draw) -> 
 
 def _chunk(index: int | tf.Tensor, count: int, dtype: tf.DType, key: tf.Tensor,
            counter: tf.Tensor, draw: _Draw) -> tf.Tensor:
-  """The elements `[index * count, (index + 1) * count)` of a draw."""
+  """Returns the elements `[index * count, (index + 1) * count)` of a draw."""
   group = 16 // dtype.size  # Philox makes 128 bits from each value of its counter.
   first = tf.cast(index, tf.int64) * count
   counter += tf.stack([tf.cast(first // group, tf.uint64), tf.constant(0, tf.uint64)])
@@ -110,7 +110,7 @@ def _checked(name: str, shape: Sequence[int]) -> list[int]:
 
 
 def _fresh_key(name: str) -> tuple[tf.Tensor, tf.Tensor]:
-  """The Philox key uint64 [1] and the first counter uint64 [2] of the next draw from a stream."""
+  """Returns the Philox key uint64 [1] and first counter uint64 [2] of a stream's next draw."""
   now = context.current()
   if context.in_inner_graph():
     raise UsageError(

@@ -1,7 +1,7 @@
-"""Replicated state: variables of which every replica has a copy with the same value.
+"""Replicated state: variables with an identical copy on every replica.
 
 Python code reads and writes them between steps, with `read` and `assign`. A step changes them in
-place with `update`, and counts each batch once for any number of micro-batches:
+place with `update`. `average_change` counts each batch once for any number of micro-batches:
 
     self.mean = replicated.variable(0.0, keras.config.floatx())     # in the constructor of a step
     ...
@@ -23,12 +23,12 @@ import tensorflow as tf
 
 def variable(value: Any, dtype: Any = None, name: str | None = None,
              shape: Sequence[int | None] | None = None) -> tf.Variable:
-  """Makes a variable that is not trained, with a copy on every replica.
+  """Creates a non-trainable variable with a copy on every replica.
 
   Call it in the strategy's scope. `value` is a number, an array, or a function that returns a
   tensor. TensorFlow calls the function on each device, so a large value is not copied between
-  devices. A `dtype` of None keeps the dtype of an array. `shape` is by default that of the value;
-  axes that are None may change size in later assignments.
+  devices. `dtype=None` keeps the dtype of an array. `shape` defaults to that of the value; axes
+  that are None may change size in later assignments.
   """
   if not callable(value) and dtype is None:
     dtype = np.asarray(value).dtype
@@ -37,7 +37,7 @@ def variable(value: Any, dtype: Any = None, name: str | None = None,
 
 
 def layer_variable(name: str, shape: tuple, initializer: str, dtype: str) -> keras.Variable:
-  """Makes a Keras variable for state of a layer that all replicas compute identically.
+  """Creates a Keras variable for layer state that all replicas compute identically.
 
   When the layer assigns to it in its `call`, each replica writes its own copy.
   """
@@ -56,7 +56,7 @@ def copies_of(variable: Any) -> list[Any]:
 
 
 def _is_copied(variable: Any) -> bool:
-  """Whether each replica has its own copy, as under a synchronous strategy."""
+  """Returns whether each replica has its own copy, as under a synchronous strategy."""
   return isinstance(getattr(variable, "values", None), tuple)
 
 
@@ -69,7 +69,7 @@ def assign(variable: tf.Variable, value: Any, where: np.ndarray | None = None) -
   """Writes a value, the same in every process, to all copies; for Python code between steps.
 
   `value` has the variable's shape. `where`, int64 `[k, d]`, holds the indices of the k elements or
-  slices to write; None writes all. It saves time if few elements of a large variable change.
+  slices to write; None writes all. `where` saves time if few elements of a large variable change.
   """
   if where is None:
     for copy in copies_of(variable):
@@ -109,19 +109,19 @@ def num_microbatches() -> int:
 
 
 def average_change(old: tf.Tensor, new: tf.Tensor, share: float, moving: Any = None) -> tf.Tensor:
-  """Returns the change of a moving average by this batch, `share (new - old)`, or micro-batch.
+  """Returns how much a batch or micro-batch changes a moving average: `share (new - old)`.
 
-  `old` is the average before the batch or micro-batch, and `new` the mean over its examples. The
-  changes of all micro-batches add up to that of the whole batch. Pass the average as `moving` if a
-  batch may move it several times in a row; `old` is then its value before each move. In a scope
-  that drops assignments to Keras variables, as that of averaged weights does, each micro-batch
-  makes the change of a whole batch.
+  `old` is the average before the batch or micro-batch, and `new` is the mean over its examples. The
+  changes of all micro-batches add up to that of the whole batch. If a batch may update the average
+  several times in a row, pass it as `moving`; `old` is then its value before each update. In a
+  scope that drops assignments to Keras variables, such as that of averaged weights, each
+  micro-batch makes the change of a whole batch.
   """
   part, count = context.current().microbatch, num_microbatches()
   if part is None or (isinstance(moving, keras.Variable) and drops_assignments()):
     return share * (new - old)
   place = context.once(lambda: _count_move(part, moving))
-  # The first micro-batch subtracts the share of the old value for all.
+  # The first micro-batch subtracts the share of the old value for all of them.
   if part.is_first:
     return share / count * (new - count * old)
   # Later moves in this batch were counted in the first micro-batch.

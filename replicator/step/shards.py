@@ -11,9 +11,10 @@ They are stored in an `ON_READ` variable, whose copies differ. It knows its `Sha
 checkpoint gets the whole value, as a single replica would have it.
 """
 
+import contextlib
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from replicator.step import context
@@ -137,6 +138,25 @@ def gathered(variables: Sequence[Any]) -> list[tf.Tensor]:
     rows = tf.split(strategy.gather(mine, axis=0), [v.shards.length for v in alike], 1)
     found.update(zip(map(id, alike), rows, strict=True))
   return [found[id(v)] for v in variables]
+
+
+@contextlib.contextmanager
+def exchanged(own: int, of: int) -> Iterator[None]:
+  """Lets replicas exchange their parts in the body, even if each computes the global batch alone.
+
+  A process that has all parts needs no exchange. One that has several of them, but not all, cannot
+  make one, because only its first replica computes.
+
+  Args:
+    own: the number of parts that this process has.
+    of: the number of parts.
+  """
+  now = context.current()
+  before, now.as_one = now.as_one, now.as_one and not own == 1 < of
+  try:
+    yield
+  finally:
+    now.as_one = before
 
 
 def own(variables: Sequence[Any]) -> list[Any]:

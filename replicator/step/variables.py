@@ -1,9 +1,9 @@
 """Finds the variables of a step, which are saved, restored, and compared between runs.
 
 The search follows the attributes of `tf.Module`s, the closures and globals of plain functions, and
-lists, tuples and dicts; then the attributes of Keras layers and metrics, and of objects of a user's
-classes. It does not use TensorFlow's own object graph, which silently misses layers that a Keras
-model keeps in a list.
+lists, tuples and dicts; then the attributes of Keras layers and metrics, and of objects of
+user-defined classes. It does not use TensorFlow's own object graph, which silently misses layers
+that a Keras model keeps in a list.
 """
 
 import collections
@@ -44,9 +44,9 @@ def variables_of(step: Callable) -> dict[str, Any]:
 
 
 def held_by(step: Any, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-  """Yields the outermost objects of some types that a step holds, each with the first path to it.
+  """Yields the outermost objects of these types that a step holds, each with the first path to it.
 
-  A `keras.Model` that is a step, or a part of one, does not count as a network.
+  A `keras.Model` that is a step, or part of one, does not count as a network.
   """
   return _walk(step, lambda value: isinstance(value, kinds) and not _is_step(value))
 
@@ -56,7 +56,7 @@ def parts_of_networks(step: Any) -> dict[str, Any]:
 
   Such a `tf.Module`, for example one that normalizes their inputs, has a method
   `taken_with_networks()`, which returns its variables by name, and an attribute `frozen`. It may
-  have a method `check_taken()`, which raises a UsageError if it cannot use those of another run.
+  have a method `check_taken()`, which raises a UsageError if it cannot use another run's variables.
   """
   return dict(_walk(step, lambda value: isinstance(value, tf.Module)
                     and hasattr(type(value), "taken_with_networks")))
@@ -93,7 +93,8 @@ def _parts_of(value: Any) -> dict | None:
     return value
   if isinstance(value, (list, tuple)):
     return dict(enumerate(value))
-  if hasattr(value, "saved_parts") and not isinstance(value, type):
+  # An object may have a `__getattr__` that returns something for any name.
+  if hasattr(type(value), "saved_parts"):
     return value.saved_parts()  # The object itself names what to save.
   if isinstance(value, tf.Module):
     return {name: child for name, child in vars(value).items() if not name.startswith("_self_")}
@@ -114,15 +115,15 @@ def _parts_of(value: Any) -> dict | None:
 
 
 def _attributes_of(value: Any) -> dict | None:
-  """The attributes of a Keras layer or metric, and of an object of a user's class; else None."""
+  """Returns the attributes of a Keras layer or metric, or of a user-defined object; else None."""
   if isinstance(value, (type, keras.optimizers.Optimizer, tf.Variable, tf.random.Generator)):
     return None
   is_known = isinstance(value, (AutoTrackable, keras.metrics.Metric, types.SimpleNamespace))
   if not is_known and type(value).__module__.partition(".")[0] in _OF_LIBRARIES:
     return None
-  fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()  # Maybe slots.
+  fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()  # May be slots.
   held = {**{each.name: getattr(value, each.name, None) for each in fields},
-          **getattr(value, "__dict__", {})}
+          **(value.__dict__ if type(value).__dictoffset__ else {})}
   # Private attributes come last: public paths stay the same across versions of Keras.
   return {name: held[name] for name in sorted(held, key=lambda name: name.startswith("_"))
           if not name.startswith("_self_")}
@@ -165,7 +166,7 @@ def _is_saved(value: Any) -> bool:
 
 
 def _is_step(value: Any) -> bool:
-  """Whether a `keras.Model` is a step, or a part of one: it defines how it trains."""
+  """Returns whether a `keras.Model` is a step, or part of one: it defines how it trains."""
   if not isinstance(value, keras.Model) or type(value).__module__.startswith("keras."):
     return False
   return _has_train_step(value) or any(

@@ -1,9 +1,10 @@
-"""XLA on several replicas: it compiles what a replica computes between two collectives.
+"""XLA on several replicas: compiles what a replica computes between two collectives.
 
 XLA cannot compile a collective between the devices of a strategy. So all operations of a replica
-but the collectives are marked while they are traced, and TensorFlow compiles each group of marked
-operations with no unmarked operation in between. The groups may differ between replicas, and then
-XLA may round differently. State that every replica computes for itself must be computed in `alike`.
+except collectives are marked while they are traced, and TensorFlow compiles each group of marked
+operations with no unmarked operation in between. The groups may differ between replicas, and XLA
+may then round differently. So state that every replica computes for itself must be computed in
+`alike`.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 # XLA would drop checks, and cannot compile collectives.
 _LEFT_OUT = ("Assert", "CheckNumerics", "Collective", "Nccl", "Print")
-# On CPUs, XLA is slower for convolutions than TensorFlow. Their gradients have the same prefixes.
+# On CPUs, XLA is slower than TensorFlow for convolutions. Their gradients have the same prefixes.
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")
 # It is four times slower for sums over the positions of feature maps, as in batch normalization.
 _SUMS = ("BiasAddGrad", "Mean", "Sum")
@@ -28,7 +29,7 @@ _MAP_RANK = 4
 def compiled_in_parts() -> Iterator[None]:
   """Compiles what one of several replicas computes in the body, except collectives.
 
-  It does nothing in a step that runs eagerly.
+  Does nothing in a step that runs eagerly.
   """
   now = context.current()
   if now.graph is None:
@@ -49,8 +50,8 @@ def compiled_in_parts() -> Iterator[None]:
       mark_for_xla(operation)
     return operation.device
 
-  # Called for every operation of this replica, also in loops and branches. A merge call, as in a
-  # collective, runs in a different thread.
+  # Called for every operation of this replica, including those in loops and branches. A merge call,
+  # as in a collective, runs in a different thread.
   with now.graph.device(mark):
     yield
 
@@ -59,8 +60,7 @@ def compiled_in_parts() -> Iterator[None]:
 def alike() -> Iterator[None]:
   """Makes replicas with the same inputs compute the same bits in the body.
 
-  Under XLA on several replicas, the body is left to TensorFlow's own operations. It must not call a
-  collective.
+  Under XLA on several replicas, XLA does not compile the body. The body must not call a collective.
   """
   now = context.current()
   before, now.alike = now.alike, True
@@ -76,7 +76,7 @@ def one_program(update: Callable[..., Any]) -> Callable[..., Any]:
   The program is the same for every device, so the copies stay equal bit for bit.
   """
   def compiled(*args: Any, **kwargs: Any) -> Any:
-    def program() -> Any:  # It takes the tensors of the arguments from here.
+    def program() -> Any:  # Captures the tensors among the arguments.
       return update(*args, **kwargs)
     return tf.function(program, autograph=False, jit_compile=True)()
   return compiled

@@ -28,12 +28,12 @@ def check(worker: int, workers: int, examples: int | None = None,
           code: Callable[[], Mapping[str, str]] = dict) -> None:
   """Checks, before training, that all workers were started with the same configuration.
 
-  All workers must call it with the number of examples that they see, if it is known, and with
-  `code`, which returns a digest of each file of the program. Each warns if the clocks differ.
+  All workers must call it. `examples` is the number of examples that this worker sees, if known,
+  and `code` returns a digest of each file of the program. Each worker warns if the clocks differ.
 
   Raises:
-    UsageError: a setting, the version of a package, the number of examples or a file that both
-      workers have differs; all workers raise the same error.
+    UsageError: a setting, a package version, the number of examples, or a file that both workers
+      have differs; all workers raise the same error.
   """
   if workers == 1:
     return
@@ -67,7 +67,7 @@ def check(worker: int, workers: int, examples: int | None = None,
 def check_replicas(replicas: Sequence[StepContext]) -> None:
   """Raises a UsageError if the replicas of this process made different calls.
 
-  After an error, some may not have finished the step; it is fine if those made fewer calls.
+  After an error, some may not have finished the step; these may have made fewer calls.
   """
   said = [[f"calls {call}" for call in replica.collectives]
           + ["has ended its step"] * replica.has_ended for replica in replicas]
@@ -99,7 +99,7 @@ def differing(worker: int, workers: int, values: Mapping[str, str]) -> list[str]
 
 
 def is_shared(worker: int, workers: int, value: str) -> bool:
-  """Whether any two workers have the same value; all workers must call it."""
+  """Returns whether any two workers have the same value; all workers must call it."""
   return len({*_of_all("shared", worker, workers, value)}) < workers
 
 

@@ -63,10 +63,10 @@ class CompiledStep:
 
   Args:
     replicator: the replicator that runs the step.
-    step: called on each replica with its part of a batch, or with no argument.
+    step: called on each replica with its part of a batch, or with no arguments.
     steps_per_call: the number of steps per call.
-    logs: whether the step returns scalars, of which a call returns the means over replicas; if not,
-      a call returns what the step returned on each replica of this process.
+    logs: whether the step returns scalars, whose means over replicas a call returns; otherwise, a
+      call returns the outputs of the step on each replica of this process.
     hooks: observers of the step.
     events: makes a context in which `tf.summary` writes for the given step.
     xla: whether XLA compiles the step as configured in the replicator.
@@ -74,7 +74,7 @@ class CompiledStep:
       this process reuse its outputs.
     in_one_piece: whether `microbatch.n` is ignored.
 
-  Raises a UsageError if two optimizers of the step own a variable.
+  Raises a UsageError if two optimizers of the step own the same variable.
   """
 
   def __init__(self, replicator: "Replicator", step: Callable[..., Nest], steps_per_call: int = 1,
@@ -101,7 +101,7 @@ class CompiledStep:
     `inputs` is this worker's part of the batch, a nest of `[n, ...]`, or of the batches of several
     steps, `[steps_per_call, n, ...]`; or None.
 
-    Raises a UsageError if the batch does not divide, or the step is invalid.
+    Raises a UsageError if the batch does not divide evenly, or the step is invalid.
     """
     arguments = self._arguments(step, inputs, stop)
 
@@ -135,7 +135,7 @@ class CompiledStep:
     return self._newest.division
 
   def variables(self) -> list[tf.Variable]:
-    """The variables that the steps use, except Keras' global generator; valid when `graph` is."""
+    """Returns the variables of the steps, except Keras' global generator; valid when `graph` is."""
     others = [each.value for each in [global_seed_state()] if each is not None]
     if servers := self._replicator.servers:
       others.append(servers.updates)
@@ -189,13 +189,13 @@ class CompiledStep:
     self._traced[key] = traced
     return traced
 
-  # ---- What is compiled -------------------------------------------------------------------------
+  # ---- The compiled functions -------------------------------------------------------------------
 
   def _steps(self, traced: _Traced, step: tf.Tensor, stop: tuple, batch: tuple) -> Any:
     """Runs all steps of a call; returns each replica's outputs, or the means of the scalars.
 
     The means are `[steps_per_call * scalars]`, preceded by the mean of the flag `stop` if it is
-    given; they come with what the hooks return.
+    given; they come with the outputs of the hooks.
     """
     batch = tuple(self._replicator.distribute(each, self._axis) for each in batch)
     with python_state.noted_in(traced.remarks, self._step):
@@ -273,7 +273,7 @@ class CompiledStep:
             lambda x: tf.identity(x) if isinstance(x, tf.Variable) else x, outputs))
         return ended[-1]
 
-    if self._compiles_whole:  # XLA cannot compile `tf.distribute`, and one replica needs none.
+    if self._compiles_whole:  # XLA cannot compile `tf.distribute`; one replica does not need it.
       outputs = [on_replica(step, *batch)]
       traced.division = replicas[0].division
       return outputs

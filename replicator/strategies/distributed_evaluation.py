@@ -41,7 +41,7 @@ class EvaluationShards:
     self._devices = [None] if one_by_one else list(replicator.strategy.extended.worker_devices)
 
   def deal(self, function: Part, count: int) -> Iterator[Nest]:
-    """Yields results like the function `deal`."""
+    """Yields the results of all parts; see the function `deal`."""
     local = len(self._devices)
     with ThreadPoolExecutor(local) as pool:
       for first in range(0, count, self.workers * local):
@@ -60,7 +60,7 @@ class EvaluationShards:
     self._of_all([np.zeros([], np.int32)] * len(self._devices))
 
   def _of_all(self, results: list[Nest]) -> list[Nest]:
-    """The results of the replicas of all workers, in the order of replicas."""
+    """Returns the results of the replicas of all workers, in the order of replicas."""
     if self.workers == 1:
       return results
     joined = self._replicator.joined(tree.map_structure(lambda *leaves: np.stack(leaves), *results))
@@ -74,7 +74,7 @@ _current: contextvars.ContextVar[EvaluationShards | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def sharded(shards: EvaluationShards) -> Iterator[None]:
-  """Makes `deal` divide its parts according to `shards` in the body, an evaluation."""
+  """Makes `deal` split its parts according to `shards` in the body, which is an evaluation."""
   token = _current.set(shards)
   try:
     yield
@@ -91,8 +91,8 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
   parts draw different numbers, which do not depend on the number of replicas.
 
   Args:
-    function: makes a part from its number: a nest of arrays, with the same shapes for all parts. It
-      may be called more than once for the last part.
+    function: computes a part from its number: a nest of arrays, with the same shapes for all parts.
+      It may be called more than once for the last part.
     count: the number of parts.
   """
   shards, draws = _current.get(), context.current().draws
@@ -110,7 +110,7 @@ def deal(function: Part, count: int) -> Iterator[Nest]:
 def chief_first() -> Iterator[None]:
   """Runs the body on the chief, and then on the other workers that evaluate.
 
-  Use it for files that one worker makes and all workers read.
+  Use it for files that one worker writes and all workers read.
   """
   shards = _current.get()
   if shards and shards.worker:

@@ -1,4 +1,4 @@
-"""Ends workers that wait for one that is stuck although its process is alive."""
+"""Ends workers that wait for a worker that is stuck although its process is alive."""
 
 import contextlib
 import threading
@@ -13,8 +13,8 @@ class HangDetector:
   """A context manager that watches, in a thread, how long this worker waits for the others.
 
   A process that is stuck in its own code still sends heartbeats. But all workers wait the same
-  number of times, so a worker that has not announced its n-th wait is the missing one. A wait is
-  given up after `timeout` seconds; None for never.
+  number of times, so a worker that has not announced its n-th wait is the missing one. A wait
+  fails after `timeout` seconds; None waits forever.
   """
 
   def __init__(self, cluster: lost.Cluster, worker: int, timeout: float | None):

@@ -1,11 +1,11 @@
-"""Makes a step see one replica, so that losses do not divide by the number of replicas.
+"""Makes a step see one replica, so that losses are not divided by the number of replicas.
 
 Keras losses, `tf.nn.compute_average_loss` and others divide by the strategy's number of replicas,
 for optimizers that sum gradients over replicas. Our `Optimizer` averages them, so a step's loss is
 the mean over the replica's own examples.
 
-Also, code that one worker of several runs alone, such as an evaluation on the chief, cannot read a
-value that is spread over all replicas.
+Also keeps code that one of several workers runs alone, such as an evaluation on the chief, from
+reading a value that is spread over all replicas.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def _gather(strategy: tf.distribute.Strategy, value: Any, axis: int) -> Any:
 
 
 def _refuse_apart(value: Any) -> None:
-  """Raises a UsageError for what the chief does alone, and would wait for the others."""
+  """Raises a UsageError if the chief runs alone, since reading `value` would wait for others."""
   if _is_apart.get():
     name = getattr(value, "name", "").removesuffix(":0")
     raise UsageError(f"{f'the variable {name!r}' if name else 'a value'} has a part on each "

@@ -14,7 +14,6 @@ applied, so a step that runs again may update some of its networks twice.
 
 import contextlib
 import logging
-import math
 import os
 import re
 import signal
@@ -24,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicator.internals.tensorflow_internals import is_fetched
-from replicator.strategies.cluster.lost import listens
+from replicator.strategies.cluster import lost, roll_call
 
 import tensorflow as tf
 
@@ -32,24 +31,28 @@ CHIEF_SECONDS = 10.0
 """After this time without an answer, the chief is considered gone, and its servers end."""
 
 
-def serve(resolver: Any) -> None:
+def serve(resolver: Any, join_timeout: float) -> None:
   """Serves the chief, in the process of a worker or a parameter server, until the chief is gone.
 
   A SIGTERM does not end the process earlier: when all processes of a run are asked to stop, the
   chief still saves the variables that the servers hold.
+
+  Raises:
+    RunFailed: the chief did not start within `join_timeout` seconds.
   """
-  asked: list[int] = []
-  signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-  signal.signal(signal.SIGINT, signal.SIG_DFL)
   cluster = resolver.cluster_spec()
   # On one core, TensorFlow would use one thread, and a server would deadlock.
   config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(os.cpu_count() or 2, 2))
   server = tf.distribute.Server(cluster, job_name=resolver.task_type, config=config,
                                 task_index=resolver.task_id, protocol="grpc")
+  roll_call.await_listeners(lost.processes(cluster.as_dict(), "chief"), join_timeout)
+  asked: list[int] = []
+  signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
   # Inside `server.join()`, Python would never run its signal handlers.
-  heard = math.inf  # When the chief last answered.
+  heard = time.monotonic()  # When the chief last answered.
   while time.monotonic() < heard + CHIEF_SECONDS:
-    if listens(cluster.task_address("chief", 0)):
+    if lost.listens(cluster.task_address("chief", 0)):
       heard = time.monotonic()
     elif asked:
       break

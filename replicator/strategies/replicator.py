@@ -29,9 +29,9 @@ _replaced: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def replaced(**arguments: Any) -> Iterator[None]:
-  """Overrides the arguments of each `Replicator` that is made in the body.
+  """Overrides the arguments of every `Replicator` created in the body.
 
-  For commands that run a program under a different strategy, such as the doctor.
+  Commands such as the doctor use it to run a program under a different strategy.
   """
   global _replaced
   before, _replaced = _replaced, arguments
@@ -43,7 +43,7 @@ def replaced(**arguments: Any) -> Iterator[None]:
 
 @gin.configurable(module="replicator")
 class Replicator:
-  """A runner of replica step functions under the strategy that a gin file names.
+  """A runner of per-replica step functions under a configurable distribution strategy.
 
   A step is written for one replica (Buchlovsky et al. 2019, arXiv:1902.00465, "TF-Replicator"):
 
@@ -57,23 +57,23 @@ class Replicator:
     logical_cpus: the number of devices to split the CPU into, with a replica on each. None uses all
       GPUs, or the CPU as one device if there are none.
     tpu: the name or address of the TPU, for the strategy 'tpu'.
-    jit_compile: whether XLA compiles the step; on several replicas, it compiles what a replica
-      computes between two collectives. None compiles on GPUs, if XLA can. On CPUs, XLA pays off for
-      small matrices and is slower for convolutions; several replicas do not use it for those.
+    jit_compile: whether XLA compiles the step; with several replicas, it compiles each part of the
+      step between two collectives. None compiles on GPUs, if XLA can. On CPUs, XLA pays off for
+      small matrices but is slower for convolutions, which several replicas run without it.
     devices_per_replica: the number of devices that each replica spans. A step places its parts
       with `replicator.logical_device`.
     cluster: where the list of a run's processes comes from, one of
-      `strategies.cluster.tf_config.MANAGERS`: 'tf_config' is the variable TF_CONFIG, 'ray' and
-      'spark' are the same in a process that they have started, 'slurm', 'kubernetes' and
-      'sagemaker' are the variables of these managers. 'auto' takes the first one that is there.
+      `strategies.cluster.tf_config.MANAGERS`. 'tf_config' reads the variable TF_CONFIG, as do 'ray'
+      and 'spark' in a process that they started. 'slurm', 'kubernetes' and 'sagemaker' read the
+      variables of these managers. 'auto' uses the first source that is present.
     servers: the number of parameter servers, for managers that only number the processes. The first
       process is the chief, and the servers come after it.
-    worker_timeout: the seconds without an answer after which a worker of 'multi_worker_mirrored'
+    worker_timeout: the seconds without a heartbeat after which a worker of 'multi_worker_mirrored'
       counts as lost, which ends the others.
     join_timeout: the seconds within which all workers must start.
     stuck_timeout: the seconds after which workers stop waiting for one that is alive but stuck. Set
-      it higher than the time of an evaluation, a save and the compilation of a step, since workers
-      wait during these too. None for never.
+      it above the time that an evaluation, a save or the compilation of a step takes, since workers
+      also wait during those. None waits forever.
 
   Attributes:
     name, manager: the arguments `strategy` and `cluster`.
@@ -82,7 +82,7 @@ class Replicator:
     is_async: whether workers run steps independently, as under 'parameter_server'.
     jit_compile: whether XLA compiles the step.
     may_drop_xla: whether a step that XLA cannot compile runs without it.
-    compiles_parts: whether XLA compiles what a replica computes between two collectives.
+    compiles_parts: whether XLA compiles each part of the step between two collectives.
     servers: the cluster of an asynchronous strategy, or None.
 
   Raises:
@@ -162,7 +162,7 @@ class Replicator:
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
-    """A context in which variables are replicated; build networks and optimizers in it."""
+    """Replicates the variables created in the body; build networks and optimizers in it."""
     spread = self.servers.spread() if self.servers else contextlib.nullcontext()
     with spread, self.strategy.scope():
       yield
@@ -170,11 +170,11 @@ class Replicator:
   def run(self, step_fn: Step, inputs: Nest | None = None) -> list[Nest]:
     """Runs `step_fn` once on every replica.
 
-    `run` may be called any number of times, with different functions. Each is compiled once, and
-    again when the `trainable` flags in it change.
+    `run` may be called any number of times, with different functions. Each is compiled once per
+    batch shape, and again when its `trainable` flags change.
 
     Args:
-      step_fn: called on each replica with the replica's part of `inputs`, or with no argument.
+      step_fn: called on each replica with the replica's part of `inputs`, or with no arguments.
       inputs: this worker's part of the global batch, a nest of arrays or tensors `[n, ...]`. The
         first axis is split over the worker's replicas.
 
@@ -183,8 +183,8 @@ class Replicator:
       strategy, one remote value, whose `fetch()` waits for the result.
 
     Raises:
-      UsageError: n does not divide by the number of replicas, two optimizers own a variable, the
-        strategy cannot update a variable of the step, or `run` is called inside a step.
+      UsageError: n is not divisible by the number of local replicas, two optimizers own a variable,
+        the strategy cannot update a variable of the step, or `run` is called inside a step.
     """
     if context.current().is_step:
       raise UsageError("Replicator.run: called inside a step, which already runs on every replica; "
@@ -195,12 +195,12 @@ class Replicator:
   def joined(self, values: Nest) -> Nest:
     """Joins the arrays of all workers: `[num_local_replicas, ...] -> [num_replicas, ...]`.
 
-    All workers must call it together. It does not count as a step, so later draws do not change.
+    All workers must call it together. It does not count as a step, so it changes no later draws.
     """
     return tree.map_structure(lambda x: x.numpy(), self._run(collectives.all_concat, values, 0)[0])
 
   def by_worker(self, value: float) -> np.ndarray:
-    """Gathers a value from all workers that train, which must all call it: `[num_pipelines]`."""
+    """Gathers a value from every training worker: `[num_pipelines]`; all of them must call it."""
     if self.num_pipelines == 1:
       return np.array([value])
     return self.joined(np.repeat(value, self.num_local_replicas))[::self.num_local_replicas]
@@ -220,7 +220,7 @@ class Replicator:
       self.servers.coordinator.join()
 
   def checked_batch(self, inputs: Nest, axis: int = 0) -> Nest:
-    """Returns the inputs as tensors; UsageError: `axis` does not divide by the local replicas."""
+    """Returns the inputs as tensors; raises a UsageError unless replicas can split them evenly."""
     replicas = self.num_local_replicas
     leaves = tree.flatten(inputs)
     if not leaves or any(len(getattr(x, "shape", ())) <= axis or isinstance(
@@ -248,7 +248,7 @@ class Replicator:
             inputs, [of[replica.replica_id_in_sync_group % replicas] for of in parts]))
 
   def start(self, compiled: Callable, *arguments: Nest) -> Any:
-    """Calls a compiled function; under an asynchronous strategy returns a remote value."""
+    """Calls a compiled function; returns a remote value under an asynchronous strategy."""
     if self.servers:
       scheduled = self.servers.coordinator.schedule(compiled, args=arguments)
       return parameter_server.RemoteValue(scheduled)
@@ -256,13 +256,13 @@ class Replicator:
       return compiled(*arguments)
 
   def _on_its_device(self) -> contextlib.AbstractContextManager:
-    """Places a step that XLA compiles whole, which would otherwise run on a GPU if there is one."""
+    """Places a step that XLA compiles whole, which would otherwise run on any available GPU."""
     if self.compiles_whole and isinstance(self.strategy, tf.distribute.OneDeviceStrategy):
       return tf.device(self.strategy.extended.worker_devices[0])
     return contextlib.nullcontext()
 
   def detect_hangs(self) -> HangDetector:
-    """Returns a detector of how long this worker waits for the others."""
+    """Returns a detector that limits how long this worker waits for the others."""
     is_cluster = self.name == "multi_worker_mirrored"
     return HangDetector(self._cluster if is_cluster else {}, self.worker_id, self._stuck_timeout)
 
@@ -293,7 +293,7 @@ class Replicator:
     agreement.check_workers(self.worker_id, self.num_pipelines, list(self.calls_traced))
 
   def local_results(self, outputs: Nest) -> list[Nest]:
-    """Converts what `strategy.run` returned to one nest for each replica of this process."""
+    """Converts the outputs of `strategy.run` to one nest for each replica of this process."""
     by_leaf = [self.strategy.experimental_local_results(leaf) for leaf in tree.flatten(outputs)]
     # A leaf that is not a tensor, or is the same tensor on every replica, comes back once.
     return [tree.unflatten_as(outputs, [leaf[i % len(leaf)] for leaf in by_leaf])

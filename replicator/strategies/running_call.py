@@ -19,11 +19,11 @@ class RunningCall:
 
   @property
   def counters(self) -> list[str]:
-    """The names of the scalars that are variables or unsigned integers, after `fetch`."""
+    """The names of the scalars that are variables or unsigned integers; valid after `fetch`."""
     return [name for name, is_counter in self._scalars.items() if is_counter]
 
   def fetch(self) -> tuple[dict[str, Any], bool]:
-    """Waits for the call; returns its scalars, and whether any worker asked to stop.
+    """Waits for the call; returns its scalars, and whether any worker requested a stop.
 
     The scalars are `{name: [steps_per_call]}`, averaged over replicas.
     """

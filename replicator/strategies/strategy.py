@@ -83,14 +83,17 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
     if name == "parameter_server":
       resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
       if task["type"] in ("worker", "ps"):
-        parameter_server.serve(resolver)
+        parameter_server.serve(resolver, join_timeout)
+      roll_call.await_listeners(lost.processes(config["cluster"], "ps", "worker"), join_timeout)
       return tf.distribute.ParameterServerStrategy(resolver)
     if has_started():
       raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
                        f"process, without the cluster{_started()}; {NEW_PROCESS}")
     set_timeouts(config["cluster"], worker_timeout, join_timeout)
     roll_call.attend(config, join_timeout)
-    lost.await_others(config, join_timeout)
+    if tf_config.is_chief(os.environ):
+      _, *others = lost.processes(config["cluster"], "chief", "worker").items()
+      roll_call.await_listeners(dict(others), join_timeout)
     with _sigterm_kept():
       return tf.distribute.MultiWorkerMirroredStrategy()
   except ValueError as error:  # For example an unknown job.

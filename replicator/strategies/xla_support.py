@@ -1,4 +1,4 @@
-"""Where XLA can compile a step, where it does by default, and why it failed."""
+"""Decides whether XLA compiles a step, and explains why it cannot."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,10 @@ _REASONS = {"parameter_server": "it is for synchronous replicas",
 
 
 def checked(jit_compile: bool | None, strategy: str, devices_per_replica: int) -> bool:
-  """Whether XLA may compile a step; raises a UsageError if `jit_compile` is set and it cannot."""
+  """Returns whether XLA may compile a step.
+
+  Raises a UsageError if `jit_compile` is True, but XLA cannot compile the step.
+  """
   why = (f"does not work with '{strategy}': {_REASONS[strategy]}" if strategy in _REASONS else
          f"XLA compiles for one device, not for devices_per_replica = {devices_per_replica}"
          if devices_per_replica != 1 else "")
@@ -26,14 +29,14 @@ def checked(jit_compile: bool | None, strategy: str, devices_per_replica: int) -
 
 
 def uses_gpus(strategy: tf.distribute.Strategy) -> bool:
-  """Whether replicas run on GPUs."""
+  """Returns whether replicas run on GPUs."""
   if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
     return bool(tf.config.list_logical_devices("GPU"))  # TensorFlow uses a GPU if there is one.
   return any("GPU" in device for device in strategy.extended.worker_devices)
 
 
 def with_or_without(replicator: Any, run: Callable[[], T], drop: Callable[[Exception], None]) -> T:
-  """Calls `run`; if XLA, the default on GPUs, cannot compile it, calls `drop` and runs without XLA.
+  """Calls `run`; if XLA is only the default and cannot compile it, calls `drop` and runs without.
 
   XLA compiles everything before it runs anything, so no variable has changed. A UsageError means
   that the step does something that is not allowed under XLA.

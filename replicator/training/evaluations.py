@@ -21,9 +21,9 @@ class Evaluations:
     self._evaluate = run.evaluate if run.is_chief or on_all else None
 
   def due(self) -> Evaluation | None:
-    """Evaluates if it is due at this step; returns the result on workers that evaluate.
+    """Evaluates the step if an evaluation is due; returns the result on workers that evaluate.
 
-    Raises a UsageError if it changes the step on only some of the workers.
+    Raises a UsageError if the evaluation changes the step on only some of the workers.
     """
     run = self._run
     if not (run.evaluate and run.schedule.evaluates_at(run.step)):

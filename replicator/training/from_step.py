@@ -21,7 +21,7 @@ _wanted: int | None = None
 
 
 def go_on_from(step: int | None) -> None:
-  """Sets the step that runs in this process continue from; None for the newest checkpoint."""
+  """Sets the step from which runs in this process continue; None for the newest checkpoint."""
   global _wanted
   _wanted = step
 

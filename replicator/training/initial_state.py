@@ -48,7 +48,7 @@ def named(paths: list[str]) -> str:
 
 
 def digests(step: Callable) -> dict[str, str]:
-  """Returns a digest of each attribute of a step and its parts with a stable state, by path."""
+  """Returns a digest of each attribute with a stable state, of a step and its parts, by path."""
   found = {}
   for path, value in _attributes(step, "", {}):
     parts = list(_parts(value))
@@ -71,7 +71,7 @@ _OWNERS = (tf.Module, FunctionType, MethodType)
 
 
 def _has_attributes(value: Any) -> bool:
-  """Whether to look inside a value: the user's modules and functions, and lists of modules."""
+  """Returns whether to look inside a value: a user's module or function, or a list of modules."""
   if isinstance(value, list | tuple | dict):
     return any(isinstance(each, _OWNERS) for each in (children_of(value) or {}).values())
   return isinstance(value, _OWNERS) and _is_of_user(value)
@@ -103,13 +103,13 @@ def _parts(value: Any, depth: int = 0) -> Iterator[bytes]:
 
 
 def _is_constant(value: Any) -> bool:
-  """Whether a value is an eager tensor of numbers."""
+  """Returns whether a value is an eager tensor of numbers."""
   return (isinstance(value, tf.Tensor) and hasattr(value, "numpy")
           and value.dtype.is_numpy_compatible)
 
 
 def _is_of_process(value: Any) -> bool:
-  """Whether a value naturally differs between processes: a path, or the time."""
+  """Returns whether a value naturally differs between processes: a path, or the time."""
   if isinstance(value, str):
     return os.sep in value
   return isinstance(value, float) and abs(value - time.time()) < _DAY

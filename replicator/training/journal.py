@@ -130,7 +130,7 @@ class Journal:
   def check_best(self, names: list[str], may_log: bool) -> None:
     """Raises a UsageError if the step does not log the scalar that determines the best checkpoint.
 
-    It is not checked if callbacks `may_log` it.
+    Skips the check if callbacks `may_log` the scalar.
     """
     if not may_log:
       self._run.retention.check_logged(names, evaluated=False)
@@ -155,7 +155,7 @@ class Journal:
     self._throughput.begin()
 
   def finished(self, step: int, values: dict[str, np.ndarray]) -> None:
-    """Takes the scalars `[steps]`, by name, of a finished call that began with step `step`."""
+    """Records the scalars of a finished call that began at `step`: `{name: [steps]}`."""
     if self._next:
       self._next.finished(step, values)
 
@@ -167,7 +167,7 @@ class Journal:
       self._next.saved(self._run.step)
 
   def failed(self, error: BaseException, calls: Calls) -> None:
-    """Ends a run that failed with `error`; a full disk becomes a RunFailed."""
+    """Ends a run that failed with `error`; raises a RunFailed instead if the disk is full."""
     with contextlib.suppress(RunFailed):  # It would hide the first error.
       self._run.saver.wait()
     cause = chain_of(error)[-1]  # A UsageError, if a file of the data cannot be read.
@@ -175,7 +175,7 @@ class Journal:
     if self._log:
       self._log.write(f"{error}" if isinstance(error, Preempted) else f"error: {line_of(error)}")
     if not fault:
-      with contextlib.suppress(OSError):  # As above: the saver may have met the full disk first.
+      with contextlib.suppress(OSError):  # As above: the saver may have hit the full disk first.
         self._run.writer.flush()
         if isinstance(error, Preempted):
           self._note_end("interrupted")
@@ -188,9 +188,9 @@ class Journal:
                       "are intact") from error
 
   def done(self, calls: Calls) -> None:
-    """Ends a run that has made its last step, or that a callback has stopped.
+    """Ends a run that has reached its last step, or that a callback has stopped.
 
-    Raises a RunFailed if all its evaluations found only NaN.
+    Raises a RunFailed if all its evaluations returned only NaN.
     """
     if self._without_result and self._run.is_chief and not any(
         math.isfinite(row.get(name, math.nan)) for row in reader.read(self._run.workdir).rows

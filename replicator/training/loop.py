@@ -4,13 +4,13 @@
         take the next global batches, run the replica step on every replica
         every log_every steps         log each scalar's mean since the last log point, or a counter
         every eval_every steps        evaluate
-        whenever a callback is due    call it; it may ask the run to stop
+        whenever a callback is due    call it; it may stop the run
         every checkpoint_every steps  save
         on SIGTERM or SIGINT          save and stop
-        on numbers that are not finite  do what `Guard.action` says
+        on non-finite numbers         do what `Guard.action` says
 
-A checkpoint holds everything that the next step depends on: variables, the step number, which
-determines the data and every random stream, and the sums since the last log point. With
+A checkpoint holds everything that the next step depends on: the variables; the step number, which
+determines the data and every random stream; and the sums since the last log point. With
 deterministic operations, a run that is killed and restarted equals an uninterrupted one bit for
 bit.
 """
@@ -58,7 +58,7 @@ class Loop:
     self._batches: Iterator[Any] = self._stream
 
   def train(self, ready: Callable[[], None]) -> None:
-    """Trains up to the last step; calls `ready` when it can handle signals; raises like `train`."""
+    """Trains up to the last step; calls `ready` once it handles signals; raises like `train`."""
     with self._hangs, self._journal as journal, self._stop_signal() as stop:
       ready()
       try:
@@ -120,7 +120,7 @@ class Loop:
     self._batches = self._stream
 
   def _trace(self, batch: Any) -> None:
-    """Raises errors and warnings about the step before an evaluation or a call takes minutes."""
+    """Traces the step, to report its errors and warnings before anything takes minutes."""
     self._run.doing("compiling the step")
     names = self._compiled.trace(batch)
     self._run.warn(*self._compiled.warnings())
@@ -132,7 +132,7 @@ class Loop:
   # ---- Steps ------------------------------------------------------------------------------------
 
   def _diverged(self, stop: StopSignal) -> bool:
-    """Trains until the end; on divergence returns to a checkpoint. Returns whether it diverged."""
+    """Trains to the end, or rolls back on divergence; returns whether training diverged."""
     try:
       self._train(stop)
       return False
@@ -201,7 +201,7 @@ class Loop:
       if not self._can_trace:  # Otherwise it was checked before the call.
         self._saver.check_complete(self._compiled)
       self._saver.check_copies(self._compiled)
-      # Schedules are for the whole run, even if this process runs only its first steps.
+      # Schedules span the whole run, even if this process runs only its first steps.
       self._run.warn(*self._rates.warnings(step_context.run.steps or self._schedule.steps))
     self._journal.write_config()
 
@@ -244,7 +244,7 @@ class Loop:
 
   @contextlib.contextmanager
   def _saved_when_given_up(self) -> Iterator[None]:
-    """Saves and ends the run if a wait in the body is given up."""
+    """Saves and ends the run if the body gives up a wait."""
     try:
       yield
     except GivenUp as missing:

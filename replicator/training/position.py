@@ -15,14 +15,14 @@ import numpy as np
 
 
 class RunningMeans:
-  """Means of scalars over the steps that returned them, which continue from an earlier `state`."""
+  """Running means of scalars over the steps that returned them, continued from a `state` if any."""
 
   def __init__(self, state: dict | None = None):
     self._sums: dict[str, float] = dict(state["sums"]) if state else {}
     self._counts: dict[str, int] = dict(state["counts"]) if state else {}
 
   def add(self, values: dict[str, np.ndarray], counters: Collection[str] = ()) -> None:
-    """Adds the values of some steps, `{name: [steps]}`; of counters, only the last one counts."""
+    """Adds the values of some steps, `{name: [steps]}`; a counter keeps only its last value."""
     for name, series in values.items():
       if name in counters:
         self._sums[name], self._counts[name] = float(series[-1]), 1
@@ -78,12 +78,12 @@ class Position:
                       f"not finite; {self.rollback.last_checkpoint()}")
 
   def roll_back(self, diverged: Diverged) -> str:
-    """Returns to the last checkpoint on all workers; returns one line about it.
+    """Rolls all workers back to the last checkpoint; returns one line about it.
 
-    Checkpoints that were saved only because the run stopped or ended are skipped if there is any
-    other, since an uninterrupted run does not have them.
+    Skips checkpoints that were saved only because the run stopped or ended, if there is any other,
+    since an uninterrupted run does not have them.
 
-    Raises a RunFailed if the run must stop instead by the guard, or cannot continue there.
+    Raises a RunFailed if the guard stops the run instead, or if it cannot continue there.
     """
     with contextlib.suppress(RunFailed):  # It would hide the divergence.
       self.run.saver.wait()
@@ -102,7 +102,7 @@ class Position:
     return line
 
   def _restore(self, due_only: bool = False, step: int | None = None) -> bool:
-    """Continues at a checkpoint, the newest by default; False if there is none."""
+    """Restores a checkpoint, the newest by default; returns False if there is none."""
     run = self.run
     state = run.saver.restore(due_only, step)
     if state is not None:

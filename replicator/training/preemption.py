@@ -1,4 +1,4 @@
-"""Ends a run in order on SIGTERM or Ctrl-C."""
+"""Ends a run cleanly on SIGTERM or Ctrl-C."""
 
 import contextlib
 import os
@@ -20,16 +20,16 @@ _INTERRUPTS = 100  # The number of interrupts of the main thread, ten per second
 class StopSignal(contextlib.ExitStack):
   """A context in which the first SIGTERM or SIGINT requests a stop, and a later SIGINT interrupts.
 
-  `say` is called with a line about it in a separate thread, because the main thread handles signals
-  only after a call into TensorFlow, which may take long. A process that is `alone`, so that no
-  other process waits for its steps, gives up its waits after a request; see `processes.giving_up`.
+  A separate thread calls `say` with a line about it, because the main thread cannot handle signals
+  during a call into TensorFlow, which may take long. A process that is `alone`, so that no other
+  process waits for its steps, gives up its waits after a request; see `processes.giving_up`.
   """
 
   def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic,
                alone: bool = False):
     super().__init__()
     self.received = False  # Whether this process was asked to stop.
-    self.agreed = False    # Whether all workers know, so that all stop at the same step.
+    self.agreed = False    # Whether all workers agreed to stop at the same step.
     self._say = say
     self._clock = clock
     self._alone = alone
@@ -78,7 +78,7 @@ class StopSignal(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def sigterm_held() -> Iterator[Callable[[], None]]:
-  """Holds back a SIGTERM until the yielded function is called, or the body is left by an exit.
+  """Holds back a SIGTERM until the yielded function is called, or the body exits the program.
 
   SIGTERM is delivered when the run can save, or when a command such as the doctor ends it earlier.
   It is dropped when the run has ended, or has failed, since the user needs to see that error. If
@@ -126,5 +126,5 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def hears_signals() -> bool:
-  """Whether this thread can handle signals; only the main thread can."""
+  """Returns whether this thread can handle signals; only the main thread can."""
   return threading.current_thread() is threading.main_thread()

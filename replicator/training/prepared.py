@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Enough(SystemExit):
-  """An exit of a program whose run was inspected, past handlers of `Exception`, like `sys.exit`."""
+  """An exit from a program whose run was inspected; like `sys.exit`, it is not an `Exception`."""
 
 
 def run_until_prepared(main: Callable[[str], None], look: Callable[[Run], _T],
@@ -21,7 +21,7 @@ def run_until_prepared(main: Callable[[str], None], look: Callable[[Run], _T],
 
   `look` is called inside `train`, with the step built. Nothing is trained or evaluated, and nothing
   is left on disk. Raises a UsageError, with the `name` of the program, if it does not call
-  `replicator.train`; and any error of the program.
+  `replicator.train`. Errors of the program propagate.
   """
   found: list[_T] = []
 

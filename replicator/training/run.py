@@ -1,4 +1,4 @@
-"""`Run`: the state of a run in progress, which callbacks get."""
+"""`Run`: the state of a run in progress, which is passed to callbacks."""
 
 import math
 import pathlib
@@ -37,7 +37,7 @@ class Run:
     retention: which checkpoints to keep.
     batch: this worker's part of the newest batch.
     warnings: the warnings about the step.
-    checks_first_step: whether to compare the first step, see `train.check_first_step`.
+    checks_first_step: whether to compare the first step; see `train.check_first_step`.
     is_exact: whether operations are deterministic.
     went_back: whether it continues from a checkpoint before its newest; see `from_step`.
     has_begun: whether the first call has succeeded.
@@ -111,7 +111,7 @@ class Run:
         self.warn(line)
 
   def doing(self, what: str) -> None:
-    """Shows what takes time from now on; nothing if it is empty."""
+    """Shows what the run is busy with from now on; shows nothing if `what` is empty."""
     if self.progress:
       self.progress.doing(what)
 

@@ -43,29 +43,29 @@ class Schedule:
     return found
 
   def logs_at(self, step: int) -> bool:
-    """Whether the scalars are logged after `step` steps."""
+    """Returns whether the scalars are logged after `step` steps."""
     return self._is_due(self.log_every, step)
 
   def evaluates_at(self, step: int) -> bool:
-    """Whether an evaluation is due after `step` steps."""
+    """Returns whether an evaluation is due after `step` steps."""
     return self._is_due(self.eval_every, step)
 
   def saves_at(self, step: int) -> bool:
-    """Whether a checkpoint is due after `step` steps."""
+    """Returns whether a checkpoint is due after `step` steps."""
     return self._is_due(self.checkpoint_every, step)
 
   def calls_at(self, callback: Callback, step: int) -> bool:
-    """Whether `after_steps` of a callback is due after `step` steps."""
+    """Returns whether `after_steps` of a callback is due after `step` steps."""
     every = self.log_every if callback.every is None else callback.every
     return step > 0 and (self._is_due(every, step) or step in callback.at)
 
   def is_due(self, step: int) -> bool:
-    """Whether anything is due after `step` steps, so that they must have ended."""
+    """Returns whether anything is due after `step` steps, so that they must have finished."""
     return (self.logs_at(step) or self.evaluates_at(step) or self.saves_at(step)
             or any(self.calls_at(callback, step) for callback in self.callbacks))
 
   def missed(self, step: int) -> str:
-    """Explains why calls from `step` on would miss due steps and the end; '' if they do not."""
+    """Explains why calls from `step` on would miss due steps and the end; '' if they would not."""
     each = self.steps_per_call
     if step >= self.steps or step % each == 0:
       return ""

@@ -57,7 +57,7 @@ def check_called(name: str, function: Callable | None, *arguments: str) -> None:
 
 
 def _misfit(function: Callable, arguments: int) -> TypeError | None:
-  """Why a function cannot be called with so many arguments; None if it can, or is unknown."""
+  """Returns why a function cannot take this many arguments; None if it can, or is unknown."""
   try:
     inspect.signature(function, follow_wrapped=False).bind(*[None] * arguments)
   except TypeError as error:

@@ -45,7 +45,7 @@ class Throughput:
 
 
 def _memory() -> dict[str, float]:
-  """The memory of this process, and TensorFlow's highest peak on any of its GPUs, in MiB."""
+  """Returns this process's memory, and TensorFlow's highest peak on any of its GPUs, in MiB."""
   found = {"system/memory_mib": _short(_resident() / _MIB)}
   gpus = [device.name.rpartition("device:")[2] for device in tf.config.list_logical_devices("GPU")]
   if gpus:
@@ -60,7 +60,7 @@ def _short(value: float) -> float:
 
 
 def _resident() -> int:
-  """The bytes of main memory of this process; its peak on systems without /proc."""
+  """Returns this process's main memory in bytes; its peak on systems without /proc."""
   if _STATM.exists():
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

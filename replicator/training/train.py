@@ -83,7 +83,7 @@ def train(make_step: Callable[[], Callable],
       replicator.train(MyStep, make_dataset(), workdir="runs/a", steps=1000, replicator=mirrored,
                        callbacks=[Plateau()])
 
-  Arguments that are not given here can be bound by gin as `train.NAME`.
+  Arguments not passed here can be bound in gin as `train.NAME`.
 
   Args:
     make_step: called once, in the strategy's scope; returns the step. The step is called on every
@@ -111,7 +111,7 @@ def train(make_step: Callable[[], Callable],
       updates, with `replicator.split(batch, k)`, has an attribute `batches = k` and gets k batches.
     seed: the seed of initial weights, random streams and the order of the examples.
     precision: a Keras dtype policy: 'float32', 'float64', 'mixed_bfloat16' or 'mixed_float16'.
-      Under the last, a step must call each optimizer's `scale_loss`.
+      With 'mixed_float16', a step must call each optimizer's `scale_loss`.
     deterministic: whether to use TensorFlow's deterministic operations, so that a resumed run
       equals an uninterrupted one bit for bit. Asynchronous workers are an exception, because their
       steps overlap. The setting applies to the whole process, including later runs in it.
@@ -195,7 +195,7 @@ def train(make_step: Callable[[], Callable],
 
 def _agreed_context(replicator: Replicator, inputs: inputs_lib.Inputs | None,
                     global_batch_size: int, seed: int) -> inputs_lib.InputContext:
-  """Describes this process's part of the inputs; UsageError: the processes do not agree."""
+  """Returns this process's part of the inputs; raises a UsageError if the processes disagree."""
   if not step_context.run.is_loading:
     tf_config.check_used(replicator.name, os.environ, replicator.manager)
   with replicator.lost_workers_named():
@@ -220,5 +220,5 @@ def _set_process(replicator: Replicator, precision: str, seed: int, global_batch
   keras.utils.set_random_seed(seed)
   random.set_seed(seed)
   step_context.run.global_batch_size, step_context.run.steps = global_batch_size, steps
-  step_context.run.outside.step = 0  # Until the run knows where it is.
+  step_context.run.outside.step = 0  # Until the position of the run is known.
   step_context.run.num_input_pipelines = replicator.num_pipelines

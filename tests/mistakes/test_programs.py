@@ -218,7 +218,7 @@ VALUES = [  # The program, the gin file, bindings, and the line, or what follows
      f"ImageClassifier.weight_decay = 0.0001{OTHER}"),
     (train_resnet, "resnet_digits", ["ImageClassifier.optimizer = @LARS",
                                      "LARS.learning_rate = 10.0",
-                               "LARS.weight_decay = 1e-4"],
+                                     "LARS.weight_decay = 1e-4"],
      f"ImageClassifier.weight_decay = 0.0001{OTHER.replace('SGD', 'LARS')}"),
     (train_self_supervision, "self_supervision_digits",
      ["wrap_optimizer.ema_decay = None", "SelfSupervision.loss = @BYOL"],

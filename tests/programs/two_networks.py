@@ -63,7 +63,7 @@ class TwoNetworks(tf.Module):
       scores = self.critic(tf.concat([examples, fakes], 0), training=True)
       real_scores, fake_scores = tf.split(scores, 2)
       losses = {"critic": tf.reduce_mean(tf.nn.softplus(-real_scores))
-                          + tf.reduce_mean(tf.nn.softplus(fake_scores)),
+                + tf.reduce_mean(tf.nn.softplus(fake_scores)),
                 "generator": tf.reduce_mean(tf.nn.softplus(-fake_scores))}
     for name, optimizer in self.optimizers.items():
       variables = optimizer.variables_updated

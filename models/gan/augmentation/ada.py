@@ -28,9 +28,9 @@ _AROUND_LUMA = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
 class AdaptiveProbability(tf.Module):
   """A probability p that rises while the discriminator overfits to real images.
 
-  The overfitting measure is r = mean sign D(x) of real images. After every 4 batches, p rises by
-  their number of images / `images` if r is above `target`, and falls by as much if it is below. It
-  starts at 0 and stays in [0, 1]. All replicas hold the same p, and checkpoints save it.
+  The overfitting measure is r = mean sign D(x) of real images. After every `every` batches, p rises
+  by (number of images in them) / `images` if r is above `target`, and falls by as much if r is
+  below. It starts at 0 and stays in [0, 1]. All replicas hold the same p, and checkpoints save it.
 
   Args:
     target: the target value of r.
@@ -57,7 +57,7 @@ class AdaptiveProbability(tf.Module):
     return replicated.before(self.state)[0]
 
   def observe(self, real_scores: tf.Tensor) -> None:
-    """Counts the signs of the scores [n] of a batch, or of a micro-batch, of real images."""
+    """Accumulates the signs of real images' scores [n], of a batch or a micro-batch."""
     p, signs, count = tf.unstack(tf.convert_to_tensor(self.state))
     size = real_scores.shape[0] * replicator.num_replicas()
     sign = tf.reduce_mean(tf.sign(tf.stop_gradient(real_scores)))
@@ -73,16 +73,16 @@ class AdaptiveProbability(tf.Module):
 
 @gin.configurable
 class ADA(tf.Module):
-  """Augments images `[n, h, w, c] -> [n, h, w, c]`, of 1 or 3 channels and of at least 8 pixels.
+  """ADA's augmentation: `[n, h, w, c] -> [n, h, w, c]`, with 1 or 3 channels and h, w >= 8.
 
   It augments all images that the discriminator sees, real and generated, also in the generator's
-  update. The defaults are the paper's "bgc". R3GAN (arXiv:2501.05441) has a p on a schedule, color
-  0.5 and cutout 1.
+  update. The defaults are the paper's "bgc". R3GAN (arXiv:2501.05441) uses a schedule for p,
+  `color` = 0.5 and `cutout` = 1.
 
   Args:
     p: the probability of each augmentation: a number, a schedule, or an `AdaptiveProbability`, for
       which the step calls `observe` in each discriminator update.
-    blits: the strength of mirroring, turns by 90 degrees, and shifts by whole pixels.
+    blits: the strength of flips, rotations by 90 degrees, and shifts by whole pixels.
     geometry: the strength of scaling, rotation, stretching, and fractional shifts.
     color: the strength of brightness, contrast, luma inversion, hue and saturation.
     noise: the strength of added noise.
@@ -207,7 +207,7 @@ class _Chance:
     return self.of_probability(strength * self.p, value, neutral)
 
   def either(self, strength: float, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """All values of a change, or zeros."""
+    """Returns all values of a change, or all zeros."""
     happens = self.of(strength, tf.ones_like(values[0]), 0.0)
     return tuple(happens * value for value in values)
 

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 @gin.configurable
 class DiffAugment(GANAugmentation):
-  """Changes the color and position of each image, and cuts out a part: `[n, h, w, c]` -> the same.
+  """Random color, translation and cutout for each image: `[n, h, w, c] -> [n, h, w, c]`.
 
   It augments all images that the discriminator sees, real and generated, also in the generator's
-  update. It is differentiable, and its draws belong to the examples. With one channel, saturation
-  has no effect. The paper uses all three augmentations, but only translation and cutout for BigGAN
-  on CIFAR-10.
+  update. It is differentiable, and its draws are per example. With one channel, saturation has no
+  effect. The paper uses all three augmentations, but only translation and cutout for BigGAN on
+  CIFAR-10.
 
   Args:
     color: adds U(-0.5, 0.5); multiplies differences from the channel mean by U(0, 2), then those
@@ -67,7 +67,7 @@ def _cut(images: tf.Tensor) -> tf.Tensor:
 def _within_hole(n: int, length: int) -> tf.Tensor:
   """Returns which positions along an axis are in each image's hole, bool [n, length]."""
   width = int(length / 2 + 0.5)
-  # A hole of even width has its middle between two pixels, so there is one more place for it.
+  # The middle of a hole of even width is between two pixels, so it has one more position.
   middle = random.uniform("diffaugment", [n, 1], 0, length + 1 - width % 2, "int32")
   distance = tf.range(length) - (middle - width // 2)
   return (distance >= 0) & (distance < width)

@@ -2,8 +2,8 @@
 
 Karras et al. 2020 (arXiv:2006.06676), appendix B: images are upsampled by 2 with an orthogonal
 wavelet, read there by bilinear interpolation, and downsampled with the same wavelet. So the
-identity map changes an image by rounding only. Beyond the border, an image is reflected. Everything
-is linear in the images, and differentiable to any order.
+identity map changes an image by rounding only. Images are reflected at their borders. Everything is
+linear in the images, and differentiable to any order.
 """
 
 import functools
@@ -18,8 +18,8 @@ SYM6 = np.array([
     0.015404109327027373, 0.0034907120842174702, -0.11799011114819057, -0.048311742585633,
     0.4910559419267466, 0.787641141030194, 0.3379294217276218, -0.07263752278646252,
     -0.021060292512300564, 0.04472490177066578, 0.0017677118642428036, -0.007800708325034148])
-_FIRST = 5  # The tap at the left one of a pixel's two samples.
-# Distance in samples from there to the pixel, at the filter's center of mass. The authors' code
+_FIRST = 5  # The tap at the left of a pixel's two samples.
+# Distance in samples from that tap to the pixel, at the filter's center of mass. The authors' code
 # uses the middle of the taps instead, so that mirrored images shift by 0.4 pixels.
 _OFFSET = float(SYM6 @ np.arange(12) / SYM6.sum()) - _FIRST
 _AROUND = 3  # Pixels around the output that the filter reaches.
@@ -27,7 +27,7 @@ _MARGIN = 4  # Pixels around the input that are upsampled; farther positions are
 
 
 def resample(images: tf.Tensor, sources: tf.Tensor) -> tf.Tensor:
-  """Moves each image by an affine map: `[n, h, w, c], [n, 2, 3] -> [n, h, w, c]`.
+  """Warps each image by an affine map: `[n, h, w, c], [n, 2, 3] -> [n, h, w, c]`.
 
   `sources` maps output pixels to their sources: `(x', y') = sources (x, y, 1)`, in pixels to the
   right and down from the middle of the image.

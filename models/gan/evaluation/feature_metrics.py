@@ -25,8 +25,8 @@ class FeatureMetrics:
   """Metrics that compare generated images with a source's real ones, by any extractor's features.
 
   Samples are generated and discarded in batches, which are distributed over all replicas of all
-  workers. The results do not depend on their number. Memory holds only the statistics, and for
-  `kid` and `prdc` the features.
+  workers. The results do not depend on the number of replicas. Memory holds only the statistics,
+  and for `kid` and `prdc` the features.
   """
 
   on_all_workers = True
@@ -39,17 +39,17 @@ class FeatureMetrics:
     Args:
       source: real images.
       folder: where to keep features of real images and the small classifier, one per run.
-      extractor: makes it, such as `@EfficientNetLite0`, `@Inception2015` or `@KerasFeatures`; by
-        default a small classifier, which is trained on the source.
+      extractor: makes the extractor, such as `@EfficientNetLite0`, `@Inception2015` or
+        `@KerasFeatures`; by default a small classifier trained on the source.
       metrics: some of `fid`, `kid`, `prdc`, `is`, `swd` and, for a conditional generator,
         `intra_fid`.
-      num_samples: how many real and generated images to compare, at most `source.size`. Published
-        numbers use 10,000 or 50,000.
+      num_samples: number of real and of generated images to compare, at most `source.size`.
+        Published numbers use 10,000 or 50,000.
 
     Raises:
       UsageError: a metric is unknown, or there are too few images for it.
     """
-    from models.metrics import cache, comparison  # SciPy: every experiment would start later.
+    from models.metrics import cache, comparison  # Slow to import (SciPy).
     self._needed = comparison.needs(metrics)
     self._metrics = list(metrics)
     self.num_samples = min(num_samples, source.size)

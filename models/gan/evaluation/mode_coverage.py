@@ -17,13 +17,13 @@ from scipy.special import rel_entr
 
 @gin.configurable(denylist=["source", "folder"])
 class ModeCoverage:
-  """Metric of the modes of `StackedDigits` among generated images.
+  """Mode coverage of generated images, for `StackedDigits`.
 
-  A classifier of `Digits` classifies each channel of an image as one digit. This is the protocol of
-  Lin et al. 2018 (arXiv:1712.04086), but with this classifier and these digits in place of MNIST's,
-  so compare with their numbers with care. The classifier's errors have little effect: it classifies
-  99.1 % of real images correctly, all three digits, and 25,600 of them, drawn at random, cover
-  1,000 modes with a divergence of 0.0196. A perfect generator would have 0.0195.
+  A classifier trained on `Digits` classifies each channel of an image as a digit. This is the
+  protocol of Lin et al. 2018 (arXiv:1712.04086), but their classifier and digits are MNIST's, so
+  compare with their numbers with care. The classifier's errors have little effect: it gets all
+  three digits of 99.1 % of real images right, and 25,600 random real images cover 1,000 modes with
+  a divergence of 0.0196. A perfect generator would have 0.0195.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -33,8 +33,8 @@ class ModeCoverage:
     Args:
       source: the real images, which must be `StackedDigits`.
       folder: where to save the classifier, in a folder `digits`, one per run.
-      num_samples: how many images to classify. Lin et al. use 26,000, or 25,600 when comparing with
-        results published with that number.
+      num_samples: number of images to classify. Lin et al. use 26,000, or 25,600 when comparing
+        with results published with that number.
 
     Raises:
       UsageError: the source is not `StackedDigits`, or there are fewer images than modes.

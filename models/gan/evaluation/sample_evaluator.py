@@ -30,11 +30,11 @@ class Quality(Protocol):
 
   def measure(self, generate: Callable[..., np.ndarray], classes: Classes = NO_CLASSES
               ) -> dict[str, float]:
-    """Returns the metrics by name, without `eval/`.
+    """Returns the metrics by name, without the prefix `eval/`.
 
     Args:
-      generate: n -> n images [n, h, w, c], floats in [-1, 1]; with a slice of `range(n)` as second
-        argument, only these. Each evaluation uses the same latents.
+      generate: n -> n images [n, h, w, c], floats in [-1, 1]; with a slice of `range(n)` as the
+        second argument, only those. Each evaluation uses the same latents.
       classes: classes of a conditional generator, whose n images have the labels
         `classes.in_shares(n)`.
     """

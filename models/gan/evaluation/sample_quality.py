@@ -38,9 +38,9 @@ class SampleQuality:
   """Metrics that compare generated images with the real ones of a source.
 
   The features come from a small classifier trained on the same source, so use them only to compare
-  runs on one source. They are **not** Inception FID, and cannot be compared with published numbers.
-  A source with a single class cannot train a classifier: then there are no metrics, and the
-  description suggests alternatives.
+  runs on the same source. They are **not** Inception FID, and cannot be compared with published
+  numbers. A source with a single class cannot train a classifier: then there are no metrics, and
+  the description suggests alternatives.
   """
 
   def __init__(self, source: ImageSource, folder: str | os.PathLike,
@@ -50,7 +50,7 @@ class SampleQuality:
     Args:
       source: real images with labels.
       folder: where to save the classifier, one per run.
-      num_samples: how many real and generated images to compare, at most `source.size`. With
+      num_samples: number of real and of generated images to compare, at most `source.size`. With
         fewer than a few hundred, the distance of 64 features means little.
 
     Raises:
@@ -98,7 +98,7 @@ class SampleQuality:
     """
     if self._classifier is None:
       return {}
-    from models.metrics.distances.frechet import frechet_distance  # SciPy starts slowly.
+    from models.metrics.distances.frechet import frechet_distance  # Slow to import (SciPy).
     images = np.asarray(generate(self.num_samples))
     if not np.isfinite(np.asarray(images, np.float64)).all():
       distance, covered, confidence = np.nan, 0.0, np.nan

@@ -22,7 +22,7 @@ def moments(images: tf.Tensor, samples: tf.Tensor) -> Moments:
 
 def variances(of: Moments) -> dict[str, tf.Tensor]:
   """Returns `sample_variance` and `data_variance` over the global batch, averaged over pixels."""
-  # Averages moments over replicas. An average of their variances would depend on their number.
+  # Averages moments, not variances, whose average would depend on the number of replicas.
   means, mean_squares = replicator.all_mean(of)
   data, sample = tf.unstack(mean_squares - tf.reduce_mean(tf.square(means), [1, 2, 3]))
   return {"sample_variance": sample, "data_variance": data}

@@ -44,9 +44,9 @@ def check(gan: Any) -> None:
 
 
 def set_standing_statistics(gan: Any, passes: int, truncation: float | None = None) -> None:
-  """Makes a GAN generate with batch statistics of `passes` passes; see `use_standing_statistics`.
+  """Makes a GAN generate with batch statistics over `passes` passes; see `use_standing_statistics`.
 
-  Each pass has the latents of a batch, truncated like those of `sample`. Labels have the class
+  Each pass uses one batch of latents, truncated like those of `sample`. Labels have the class
   frequencies of the training data; if there are too many classes, evenly spaced ones are used.
   Moving statistics would belong to the training weights, not to the averaged ones.
 
@@ -109,12 +109,12 @@ def sample(gan: Any, count: int, seed: int = 0, classes: Sequence[int] | Classes
   """Yields samples in batches: uint8 images `[n, h, w, c]` and their labels, int32 `[n]`.
 
   Args:
-    gan: what `check` accepts.
+    gan: a GAN that `check` accepts.
     count: number of images.
-    seed: chooses the latents. Image i depends on it and on i, not on `count`.
+    seed: chooses the latents. Those of image i depend on the seed and on i, not on `count`.
     classes: labels to cycle through, or classes whose frequencies the labels follow; by default
       cycles through all classes with training images.
-    truncation: see `latents.truncated`; None for the latents of training.
+    truncation: see `latents.truncated`; None for the training distribution.
 
   Raises:
     UsageError: a class or the truncation is invalid for this GAN, or an image is not finite.
@@ -139,12 +139,12 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
   """Interpolates between latents, classes, or both: uint8 images `[count, h, w, c]`.
 
   Between normal latents the path is an arc (White 2016, arXiv:1609.04468), because all of them have
-  similar lengths, and points on a straight line would be shorter. Between uniform latents it is a
-  straight line, because an arc would leave their cube. Between classes, their embeddings are
+  similar norms, and points on a straight line would have smaller ones. Between uniform latents it
+  is a straight line, because an arc would leave their cube. Between classes, their embeddings are
   interpolated linearly.
 
   Args:
-    gan: what `check` accepts.
+    gan: a GAN that `check` accepts.
     count: number of images, including the first and the last.
     seeds: the path goes through the first latent of each.
     classes: one class per latent, several classes for a single latent, or a single class for all
@@ -152,7 +152,7 @@ def interpolate(gan: Any, count: int, seeds: Sequence[int], classes: Sequence[in
     truncation: as for `sample`.
 
   Raises:
-    UsageError: as for `sample`, or the path has no two different ends.
+    UsageError: as for `sample`, or the seeds and classes do not define a path.
   """
   check_classes(gan, classes)
   stops = max(len(seeds), len(classes))

@@ -24,7 +24,7 @@ def normal_latents(name: str, shape: Sequence[int]) -> tf.Tensor:
 @gin.configurable(denylist=["name", "shape"])
 def truncated_normal_latents(name: str, shape: Sequence[int], truncation: float = 1.0
                              ) -> tf.Tensor:
-  """Draws z = truncation x N(0, 1), restricted to |N| <= 2; see `normal_latents`.
+  """Draws z ~ truncation x N(0, 1), cut off at 2 standard deviations; see `normal_latents`.
 
   BigGAN uses a truncation below 1 to trade variety for quality (Brock et al. 2019,
   arXiv:1809.11096, section 3.1).
@@ -59,8 +59,8 @@ def draw(gan: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 def classes_of_gan(gan: Any, data: Any = None) -> Classes:
   """Returns the classes of a conditional GAN; none for other GANs.
 
-  They are those of the source `data`, or else `gan.classes`, whichever has `gan.num_classes` of
-  them. Without either, the classes are just numbered.
+  These are the classes of the source `data`, or else `gan.classes`: the first of the two that has
+  `gan.num_classes` classes. If neither does, the classes are numbered.
   """
   if not gan.num_classes:
     return NO_CLASSES

@@ -17,7 +17,7 @@ Direction = Callable[[tf.Tensor], tf.Tensor]
 
 @gin.configurable
 def natural_gradient(rate: float = 0.9, damping: float = 5.0) -> Direction:
-  """Makes the direction rate g / (damping + |g|^2) for each row g of the gradients.
+  """Makes the direction `rate g / (damping + |g|^2)` for each row g of the gradients.
 
   It is the natural gradient with the Fisher matrix g g^T + damping I. The defaults are the paper's.
 
@@ -32,7 +32,7 @@ def natural_gradient(rate: float = 0.9, damping: float = 5.0) -> Direction:
 
 @gin.configurable
 def plain_gradient(rate: float = 0.0001) -> Direction:
-  """Makes the direction rate g for each row g of the gradients. Reference: equation 4."""
+  """Makes the direction `rate g` for each row g of the gradients. Reference: equation 4."""
   return lambda gradients: rate * gradients
 
 

@@ -47,7 +47,7 @@ def _loss(name: str, discriminator: dict[str, float] | None = None,
 
 @gin.configurable
 def hinge() -> AdversarialLoss:
-  """mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
+  """Makes the hinge losses: mean(max(0, 1 - real)) + mean(max(0, 1 + fake)), and -mean(fake).
 
   Correct scores beyond 1 give the discriminator no gradient.
 
@@ -58,7 +58,7 @@ def hinge() -> AdversarialLoss:
 
 @gin.configurable
 def wasserstein() -> AdversarialLoss:
-  """mean(fake) - mean(real), and -mean(fake).
+  """Makes the Wasserstein losses: mean(fake) - mean(real), and -mean(fake).
 
   The discriminator must be Lipschitz. Reference: Arjovsky et al. 2017 (arXiv:1701.07875).
   """
@@ -67,7 +67,10 @@ def wasserstein() -> AdversarialLoss:
 
 @gin.configurable
 def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
-  """mean(softplus(-real)) + mean(softplus(fake)), and -mean(softplus(fake)) minus a constant.
+  """Makes the minimax losses.
+
+  The discriminator's is mean(softplus(-real)) + mean(softplus(fake)), and the generator's is
+  -mean(softplus(fake)) minus a constant.
 
   Args:
     label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
@@ -79,9 +82,9 @@ def minimax(label_smoothing: float = 0.0) -> AdversarialLoss:
 
 @gin.configurable
 def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
-  """The discriminator's loss of `minimax`, and mean(softplus(-fake)), which does not saturate.
+  """Makes the non-saturating losses: the discriminator's of `minimax`, and mean(softplus(-fake)).
 
-  It is also called the softplus loss, or the non-saturating logistic loss (StyleGAN).
+  Also called the softplus loss, or the non-saturating logistic loss (StyleGAN).
 
   Args:
     label_smoothing: changes the label of real examples from 1 to 1 - label_smoothing / 2.
@@ -93,9 +96,10 @@ def modified(label_smoothing: float = 0.0) -> AdversarialLoss:
 
 @gin.configurable
 def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> AdversarialLoss:
-  """(mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and the generator's loss.
+  """Makes the least-squares losses.
 
-  The generator's loss is mean((fake - real_label)^2) / 2.
+  The discriminator's is (mean((real - real_label)^2) + mean((fake - fake_label)^2)) / 2, and the
+  generator's is mean((fake - real_label)^2) / 2.
 
   Args:
     real_label: the target score of real examples, and of the generator.
@@ -109,11 +113,11 @@ def least_squares(real_label: float = 1.0, fake_label: float = 0.0) -> Adversari
 
 
 def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-  """mean(softplus(others - scores)): each score should exceed its counterpart.
+  """Returns mean(softplus(others - scores)): each score should exceed its counterpart.
 
   `[n], [n] -> []`. The discriminator minimizes `relativistic(real, fake)`, and the generator
-  `relativistic(fake, real)`. A discriminator cannot lower it by pushing all samples to one side of
-  a fixed boundary, which makes a generator drop modes.
+  `relativistic(fake, real)`. There is no fixed boundary, so the discriminator cannot lower its loss
+  by pushing all samples to one side, which would make the generator drop modes.
 
   Reference: Jolicoeur-Martineau 2018 (arXiv:1807.00734), section 4.1.2; Huang et al. 2024
   (arXiv:2501.05441), equation 2.
@@ -122,6 +126,7 @@ def relativistic(scores: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def accuracy(real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
-  """Returns the fraction [] of real scores `[n]` above 0 and of generated ones `[m]` below."""
+  """Returns the fraction [] of correct scores: real ones `[n]` above 0, generated ones `[m]` below.
+  """
   is_right = tf.concat([real > 0, fake < 0], 0)
   return tf.reduce_mean(tf.cast(is_right, keras.config.floatx()))

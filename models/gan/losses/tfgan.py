@@ -64,7 +64,7 @@ def _sigmoid_cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weights: Any = 
 
 
 def _load() -> Any:
-  """Loads a private copy of the losses' file, without the `__init__` of its packages."""
+  """Loads a private copy of the losses' file, without running the `__init__` of its packages."""
   found: Any = importlib.util.find_spec("tensorflow_gan")
   spec: Any = importlib.util.spec_from_file_location(
       "losses_impl", Path(found.origin).parent / "python" / "losses" / "losses_impl.py")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 @gin.configurable
 class ACGANDiscriminator(keras.Model):
-  """Scores and classifies images: `[n, h, w, c] -> [n], [n, num_classes]`.
+  """A discriminator that scores and classifies: `[n, h, w, c] -> [n], [n, num_classes]`.
 
   Both outputs are linear in the features of a network that sees no labels (Odena et al. 2017,
   arXiv:1610.09585, section 3). `@classification()` trains the classifier, and
@@ -19,14 +19,14 @@ class ACGANDiscriminator(keras.Model):
   its policy).
 
   Args:
-    resolution: pixels, a resolution of the network.
+    resolution: height and width of the images, in pixels; `network` must support it.
     channels: 1 for gray, 3 for color images.
     num_classes: the number of classes.
     network: makes the network, such as `@DCGANDiscriminator`, which has `features`, `num_features`
       and the layer `linear`.
 
   Raises:
-    UsageError: there are fewer than two classes, or the network raises it.
+    UsageError: there are fewer than two classes, or `network` raises one.
   """
 
   def __init__(self, resolution: int, channels: int = 3, num_classes: int = 0,

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 class SelfAttention(SameShape):
-  """`x + gain * attention(x)`: `[n, h, w, c] -> [n, h, w, c]`, with h and w even.
+  """Self-attention, `x + gain * attention(x)`: `[n, h, w, c] -> [n, h, w, c]`; h and w are even.
 
   Queries and keys have c / 8 channels, values c / 2. Keys and values are max-pooled 2x2, and a last
-  convolution maps the result to c channels. The 1x1 convolutions are spectrally normalized, start
-  orthogonal and have no bias. The gain is a scalar that starts at 0.
+  convolution maps the result to c channels. The 1x1 convolutions are spectrally normalized and
+  initially orthogonal, without bias. The gain is a scalar that starts at 0.
 
   Reference: Zhang et al. 2018 (arXiv:1805.08318), equations 1 to 3, with the pooling and the widths
   of Brock et al. 2018 (arXiv:1809.11096) and of both groups' public code.
@@ -43,9 +43,9 @@ class SelfAttention(SameShape):
 
 def with_attention(network: str, attention: int | None, blocks: list[keras.Layer],
                    sizes: list[int], last: bool = False) -> list[keras.Layer]:
-  """Inserts self-attention after the first (or last) block whose map has the size for it.
+  """Inserts self-attention after the first (or last) block whose output map has a given size.
 
-  `attention` is that size in pixels; 0 for none, and None for 64 pixels if there are such maps.
+  `attention` is that size in pixels: 0 for none, and None for 64 pixels if there is such a map.
   `sizes` are the map sizes after each block.
 
   Raises:
@@ -69,6 +69,6 @@ def _conv1(filters: int) -> SpectralNorm:
 
 
 def _positions(x: tf.Tensor) -> tf.Tensor:
-  """`[n, h, w, c] -> [n, h w, c]`."""
+  """Flattens positions: `[n, h, w, c] -> [n, h w, c]`."""
   _, h, w, c = x.shape
   return tf.reshape(x, [-1, h * w, c])

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 
 class PairScores(NamedTuple):
-  """Scores of pairs of image and latent, each `[n]`; high means a real image and its latent."""
+  """Scores of pairs of image and latent, each `[n]`; real images and their latents score high."""
 
   joint: tf.Tensor
   image: tf.Tensor  # The image alone.
@@ -29,7 +29,7 @@ class PairScores(NamedTuple):
 
 
 class LatentDistribution(NamedTuple):
-  """Independent normal distributions of latents: means, standard deviations `[n, latent_dim]`."""
+  """Independent normal distributions of latents: means and deviations, `[n, latent_dim]`."""
 
   mean: tf.Tensor
   scale: tf.Tensor
@@ -42,7 +42,7 @@ class LatentDistribution(NamedTuple):
 
 @gin.configurable(denylist=["resolution", "channels", "latent_dim"])
 class BigBiGANDiscriminator(keras.Model):
-  """Scores images, latents, and pairs of both: `[n, h, w, c], [n, latent_dim] -> PairScores`.
+  """A discriminator of images, latents and pairs: `[n, h, w, c], [n, latent_dim] -> PairScores`.
 
   The network F computes features of an image, and H of a latent. J takes both. Each of the three
   ends with a linear layer that outputs its score. Everything is spectrally normalized.
@@ -55,10 +55,10 @@ class BigBiGANDiscriminator(keras.Model):
       `num_features` and the layer `linear`, such as `BigGANDiscriminator` and
       `BigGANDeepDiscriminator`.
     units: the units of each linear layer of H and J.
-    layers: the number of linear layers of H, and of J, before the score's layer.
+    layers: the number of linear layers of H, and of J, before the score layer.
 
   Raises:
-    UsageError: `units` or `layers` is below 1, images have another size, or latents another length.
+    UsageError: `units` or `layers` is below 1, or images or latents have the wrong shape.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 120,
@@ -69,7 +69,7 @@ class BigBiGANDiscriminator(keras.Model):
     self.latent_dim = latent_dim
     self.of_image = image_network(resolution, channels)
     self.of_latent, self.of_pair = (ResidualPerceptron(units, layers, spectral=True)
-                                  for _ in range(2))
+                                    for _ in range(2))
     self.of_latent.build((None, latent_dim))
     self.of_pair.build((None, self.of_image.num_features + units))
     self.latent_score, self.joint_score = (dense(1, units, self.variable_dtype) for _ in range(2))
@@ -89,25 +89,25 @@ class BigBiGANDiscriminator(keras.Model):
 
 @gin.configurable(denylist=["resolution", "channels", "latent_dim"])
 class BigBiGANEncoder(keras.Model):
-  """Infers the distributions of the latents of images: `[n, h, w, c] -> LatentDistribution`.
+  """An encoder of images to distributions of latents: `[n, h, w, c] -> LatentDistribution`.
 
   Residual blocks, batch normalization, ReLU and the mean over all positions give features, from
   which a residual multilayer perceptron computes means and scales. They are float32 (float64 under
-  its policy). Training samples latents, because deterministic encoders have collapsed.
+  its policy). During training latents are sampled, because deterministic encoders have collapsed.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
     channels: 1 for gray, 3 for color images.
     latent_dim: the length of a latent.
     base_channels: the unit of the channels of all blocks, BigGAN's ch.
-    units: the units of each of its perceptron's linear layers.
-    layers: the number of these linear layers, before the output layer.
+    units: the units of each linear layer of the perceptron.
+    layers: the number of linear layers of the perceptron, before the output layer.
 
   Attributes:
     num_features: the number of features.
 
   Raises:
-    UsageError: the resolution is unknown, `units` or `layers` is below 1, or images have another
+    UsageError: the resolution is unknown, `units` or `layers` is below 1, or images have the wrong
       size.
   """
 

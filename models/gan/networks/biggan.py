@@ -3,9 +3,9 @@
 Tables 4 to 6 of the paper describe 128, 256 and 512 pixels. 32 and 64 follow Google's compare_gan;
 ajbrock/BigGAN-PyTorch has a narrower discriminator at 64. 8 and 16 are like 32 with fewer blocks.
 Where the public code differs, we follow the paper: self-attention at 64 pixels in all networks
-(compare_gan's generator for 256 has it at 128), 1 + W condition as factor of conditional batch
-normalization (compare_gan leaves out the 1), no ReLU before the discriminator's first block, and a
-shortcut in every block (compare_gan has none between equal widths).
+(compare_gan's generator for 256 has it at 128), 1 + W condition as the factor in conditional
+batch normalization (compare_gan leaves out the 1), no ReLU before the discriminator's first block,
+and a shortcut in every block (compare_gan has none between equal widths).
 """
 
 from models.gan.networks.attention import SelfAttention, with_attention
@@ -32,12 +32,12 @@ ARCHITECTURES = {
 
 @gin.configurable
 class BigGANGenerator(keras.Model):
-  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """BigGAN's generator: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
-  The latent is split into equal chunks. A linear layer maps the first to a 4x4 map. Each of the
-  others, with the class embedding that all blocks share, conditions the batch normalization of one
-  block, which doubles the size. All convolutions and linear layers are spectrally normalized, but
-  the embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
+  The latent is split into equal chunks. A linear layer maps the first to a 4x4 map. Each other
+  chunk, together with the class embedding that all blocks share, conditions the batch normalization
+  of one block. Each block doubles the size. All convolutions and linear layers are spectrally
+  normalized, but the embedding is not. Pixels are in [-1, 1], float32 (float64 under its policy).
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
@@ -100,10 +100,10 @@ class BigGANGenerator(keras.Model):
 
 @gin.configurable
 class BigGANDiscriminator(Discriminator):
-  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+  """BigGAN's discriminator: `[n, resolution, resolution, channels] -> [n]`.
 
   Residual blocks, ReLU and the sum over all positions give features h. The score is `<v, h> + b`,
-  with classes as in `Discriminator`.
+  with classes as in `Discriminator`. All layers are spectrally normalized.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
@@ -114,7 +114,7 @@ class BigGANDiscriminator(Discriminator):
       64 pixels, if there is such a map.
 
   Raises:
-    UsageError: the resolution or the size for attention is unknown, images have another size, or
+    UsageError: the resolution or the size for attention is unknown, images have the wrong size, or
       labels are missing.
   """
 

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 # In units of `base_channels`. The generator: channels of its 4x4 map, then after each block. The
-# second of two blocks doubles the size.
+# second of each pair of blocks doubles the size.
 UP = {
     8: (4,) * 3,
     16: (4,) * 5,
@@ -29,8 +29,8 @@ UP = {
     256: (16,) * 4 + (8,) * 4 + (4, 4, 2, 2, 1),
     512: (16,) * 4 + (8,) * 4 + (4, 4, 2, 2, 1, 1, 1),
 }
-# The discriminator: channels of its first convolution, then after each block. The first of two
-# blocks halves the size.
+# The discriminator: channels of its first convolution, then after each block. The first of
+# each pair of blocks halves the size.
 DOWN = {
     8: (2,) * 3,
     16: (2,) * 5,
@@ -44,7 +44,7 @@ DOWN = {
 
 @gin.configurable
 class BigGANDeepGenerator(keras.Model):
-  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """BigGAN-deep's generator: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
   The whole latent and the class embedding are mapped to a 4x4 map, and condition the batch
   normalization of all blocks. All convolutions and linear layers are spectrally normalized, but the
@@ -105,10 +105,10 @@ class BigGANDeepGenerator(keras.Model):
 
 @gin.configurable
 class BigGANDeepDiscriminator(Discriminator):
-  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+  """BigGAN-deep's discriminator: `[n, resolution, resolution, channels] -> [n]`.
 
   A convolution, residual blocks, an activation and the sum over all positions give features h. The
-  score is `<v, h> + b`, with classes as in `Discriminator`.
+  score is `<v, h> + b`, with classes as in `Discriminator`. All layers are spectrally normalized.
 
   Args:
     resolution: 8, 16, 32, 64, 128, 256 or 512 pixels.
@@ -120,7 +120,7 @@ class BigGANDeepDiscriminator(Discriminator):
     negative_slope: the slope of the activations below 0; 0.2 in LOGAN.
 
   Raises:
-    UsageError: the resolution or the size for attention is unknown, images have another size, or
+    UsageError: the resolution or the size for attention is unknown, images have the wrong size, or
       labels are missing.
   """
 
@@ -149,7 +149,7 @@ class BigGANDeepDiscriminator(Discriminator):
 
 
 class DeepUpBlock(keras.layers.Layer):
-  """The generator's bottleneck: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
+  """The generator's bottleneck block: `[n, h, w, i], [n, condition_dim] -> [n, h', w', filters]`.
 
   There are at most i filters. With `double`, h' = 2 h, else h' = h; the same for w'.
   `negative_slope` is the slope of the activations below 0.
@@ -184,7 +184,7 @@ class DeepUpBlock(keras.layers.Layer):
 
 
 class DeepDownBlock(keras.layers.Layer):
-  """The discriminator's bottleneck: `[n, h, w, i] -> [n, h', w', filters]`.
+  """The discriminator's bottleneck block: `[n, h, w, i] -> [n, h', w', filters]`.
 
   There are at least i filters. With `halve`, h' = h / 2, else h' = h; the same for w'.
   `negative_slope` is the slope of the activations below 0.

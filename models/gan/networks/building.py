@@ -1,4 +1,4 @@
-"""Helpers of all networks: building layer by layer, labels, and input checks."""
+"""Helpers for all networks: building layer by layer, labels, and input checks."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -56,7 +56,7 @@ def linear(inputs: int, outputs: int, initializer: keras.initializers.Initialize
 
 
 def small_normal() -> keras.initializers.Initializer:
-  """Makes an initializer of normal numbers with standard deviation 0.02."""
+  """Makes a normal initializer with standard deviation 0.02."""
   # New in each call, because a Keras initializer repeats its numbers when reused.
   return keras.initializers.RandomNormal(stddev=0.02)
 

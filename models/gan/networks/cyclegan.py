@@ -1,7 +1,7 @@
 """The networks of CycleGAN: a generator that translates images, and a patch discriminator.
 
-Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both have instance normalization, which is
-independent for each image, and initial weights of standard deviation 0.02.
+Zhu et al. 2017 (arXiv:1703.10593), appendix 7.2. Both use instance normalization, which treats
+each image independently, and initial weights with standard deviation 0.02.
 """
 
 from models.gan.networks.building import (
@@ -22,17 +22,17 @@ import tensorflow as tf
 
 @gin.configurable
 class CycleGANGenerator(keras.Model):
-  """Translates images: `[n, resolution, resolution, channels] -> [n, ..., channels]`, in [-1, 1].
+  """CycleGAN's generator: `[n, resolution, resolution, channels]` -> the same, in [-1, 1].
 
   In the paper's notation, with k base channels and two downsamplings: c7s1-k, d2k, d4k, R4k for
   each block, u2k, uk, and a 7x7 convolution with tanh. Convolutions that keep the size have
   reflection padding.
 
   Args:
-    resolution: pixels.
+    resolution: height and width of the images, in pixels.
     channels: 1 for gray, 3 for color images.
     base_channels: k, the channels at the full size; 64 in the paper, `ngf` in the authors' code.
-    blocks: residual blocks; 6 in the paper for 128 pixels, 9 for 256.
+    blocks: number of residual blocks; 6 in the paper for 128 pixels, 9 for 256.
     downsamplings: number of halvings of the size before the blocks, and of doublings after them.
 
   Raises:
@@ -65,14 +65,14 @@ class CycleGANGenerator(keras.Model):
 
 @gin.configurable
 class PatchDiscriminator(keras.Model):
-  """Scores overlapping patches of images: `[n, resolution, resolution, channels] -> [n, h, w]`.
+  """A discriminator of overlapping patches: `[n, resolution, resolution, channels] -> [n, h, w]`.
 
-  It has 4x4 convolutions: `layers` of them halve the size, with k up to at most 8k channels, and
-  two do not. 3 layers have a receptive field of 70 pixels, 2 layers 34, and 1 layer 16 (Isola et
+  Of its 4x4 convolutions, `layers` halve the size, with k to at most 8k channels, and two do not.
+  3 layers have a receptive field of 70 pixels, 2 layers 34, and 1 layer 16 (Isola et
   al. 2016, arXiv:1611.07004, appendix 6.1.2).
 
   Args:
-    resolution: pixels.
+    resolution: height and width of the images, in pixels.
     channels: 1 for gray, 3 for color images.
     base_channels: k, the channels of the first convolution; 64 in the paper, `ndf` in the authors'
       code.

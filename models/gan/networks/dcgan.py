@@ -31,7 +31,7 @@ ARCHITECTURES = {8: (1,), 16: (2, 1), 32: (4, 2, 1), 64: (8, 4, 2, 1)}
 
 @gin.configurable
 class DCGANGenerator(keras.Model):
-  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """DCGAN's generator: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
   A linear layer makes a 4x4 map. Transposed convolutions double its size, with batch normalization
   and ReLU before each. The last one outputs the image, with tanh. If conditional, the one-hot label
@@ -77,7 +77,7 @@ class DCGANGenerator(keras.Model):
 
 @gin.configurable
 class DCGANDiscriminator(Discriminator):
-  """Scores images: `[n, resolution, resolution, channels] -> [n]`.
+  """DCGAN's discriminator: `[n, resolution, resolution, channels] -> [n]`.
 
   Convolutions halve the size down to 4x4, each followed by a leaky ReLU, and all but the first by
   batch normalization. The last map, flattened to h, gives the score of `Discriminator`.
@@ -88,9 +88,9 @@ class DCGANDiscriminator(Discriminator):
     num_classes: above 0, the score has a projection term.
     base_channels: channels of the first map, the `ndf` of PyTorch's DCGAN; each later map has twice
       as many.
-    batch_norm: False replaces batch normalization by biases. Gradient penalties need that, because
-      batch normalization makes an image's score depend on all images of the batch (Gulrajani et
-      al. 2017, arXiv:1704.00028, section 4).
+    batch_norm: False replaces batch normalization with biases. Gradient penalties need that,
+      because batch normalization makes an image's score depend on all images of the batch
+      (Gulrajani et al. 2017, arXiv:1704.00028, section 4).
 
   Raises:
     UsageError: the resolution is unknown, `base_channels` is below 1, images have a different size,

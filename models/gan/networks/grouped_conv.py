@@ -5,7 +5,7 @@ import tensorflow as tf
 
 
 def normal(gain: float = 1.0) -> keras.initializers.Initializer:
-  """Makes an initializer of normal numbers of variance gain^2 / fan_in; zeros for gain 0."""
+  """Makes a normal initializer with variance gain^2 / fan_in, or zeros if the gain is 0."""
   # New in each call, because a Keras initializer repeats its numbers when reused.
   if not gain:
     return keras.initializers.Zeros()
@@ -40,10 +40,10 @@ class GroupedConv2D(keras.layers.Layer):
 
 def grouped_conv2d(x: tf.Tensor, kernel: tf.Tensor, groups: int) -> tf.Tensor:
   """Convolves groups of channels: `[n, h, w, i], [k, k, i / groups, o] -> [n, h, w, o]`."""
-  # On CPUs, only oneDNN implements the gradients of TensorFlow's grouped convolution: not in
-  # float64, and by default not without AVX-512. One convolution per group is as fast as oneDNN's.
-  # On accelerators each would be a kernel launch. Keras compiles grouped convolutions with XLA,
-  # which takes much longer on CPUs.
+  # On CPUs, only oneDNN implements the gradients of TensorFlow's grouped convolution, but not in
+  # float64, and by default only with AVX-512. One convolution per group is as fast as oneDNN's. On
+  # accelerators, each would be a kernel launch. Keras compiles grouped convolutions with XLA, which
+  # takes much longer on CPUs.
   if groups == 1 or any(d.device_type != "CPU" for d in tf.config.list_logical_devices()):
     return tf.nn.conv2d(x, kernel, 1, "SAME")
   _, h, w, channels = x.shape

@@ -38,7 +38,7 @@ class ConditionalBatchNorm(SameShape):
 
   Normalizes over all examples of all replicas, then scales each example by `1 + W condition` and
   shifts it by `V condition`: `[n, h, w, c], [n, d] -> [n, h, w, c]`. W and V are spectrally
-  normalized, start orthogonal and have no bias.
+  normalized and initially orthogonal, without bias.
   """
 
   def __init__(self, condition_dim: int, **kwargs):

@@ -22,7 +22,7 @@ class TrainedNetwork(Protocol):
 
 
 class GeneratorNetwork(TrainedNetwork, Protocol):
-  """Draws images from latents.
+  """A network that draws images from latents.
 
   Constructed by `make(resolution=, channels=, latent_dim=, num_classes=)`, with 0 classes for a
   generator without labels.
@@ -39,7 +39,7 @@ class GeneratorNetwork(TrainedNetwork, Protocol):
 
 
 class DiscriminatorNetwork(TrainedNetwork, Protocol):
-  """Scores images: a high score means real.
+  """A network that scores images; a high score means real.
 
   Constructed by `make(resolution=, channels=, num_classes=)`, with 0 classes for a discriminator
   that ignores labels. `models.gan.networks.discriminator.Discriminator` is a base class.
@@ -55,7 +55,7 @@ class DiscriminatorNetwork(TrainedNetwork, Protocol):
 
 
 class EncoderNetwork(TrainedNetwork, Protocol):
-  """Infers latents of images; constructed by `make(resolution=, channels=, latent_dim=)`."""
+  """A network that infers latents; constructed by `make(resolution=, channels=, latent_dim=)`."""
 
   def __call__(self, images: tf.Tensor, *, training: bool = False) -> tf.Tensor:
     """Infers latents: `[n, resolution, resolution, channels] -> [n, latent_dim]`."""
@@ -71,9 +71,9 @@ class GANAugmentation(Protocol):
   def __call__(self, images: tf.Tensor) -> tf.Tensor:
     """Augments each image independently: `[n, h, w, c] -> [n, h, w, c]`, in the same dtype.
 
-    Draws of `replicator.random` belong to the images, on any number of replicas.
+    Draws of `replicator.random` are per image, on any number of replicas.
     """
     ...
 
   def observe(self, real_scores: tf.Tensor) -> None:
-    """Takes the scores `[n]` of real images in each discriminator update."""
+    """Receives the scores `[n]` of real images in each discriminator update."""

@@ -1,4 +1,4 @@
-"""Quantizers, which replace each vector of a map by one of a finite number of codes.
+"""Quantizers, which replace each vector of a map with one of a finite number of codes.
 
 The gradient of the codes is passed to the vectors unchanged (the straight-through estimator). A
 quantizer learns from means over examples. The step averages them over all replicas and
@@ -36,7 +36,7 @@ class Quantizer(Protocol):
   num_codes: int  # The number of different codes.
 
   def __call__(self, vectors: tf.Tensor, training: bool = False) -> Quantized:
-    """Quantizes a map `[n, h, w, dim]`; may remember vectors of each example during training."""
+    """Quantizes a map `[n, h, w, dim]`; may store vectors of each example during training."""
     ...
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
@@ -49,8 +49,8 @@ class FSQ:
   """Finite scalar quantization: rounds each channel to a few levels (arXiv:2309.15505).
 
   Mentzer et al. 2023, section 3.1 and the authors' code. A channel of L levels is bounded by a tanh
-  and rounded to whole numbers, which are divided by L // 2. It learns nothing, so it has no loss,
-  codebook or collective.
+  and rounded to whole numbers, which are divided by L // 2. It has nothing to learn, so it needs no
+  loss, codebook or collective.
 
   Args:
     levels: the number of levels of each channel.
@@ -81,7 +81,7 @@ class FSQ:
                      {"usage": tf.reduce_mean(_one_hot(indices, self.num_codes, vectors.dtype), 0)})
 
   def update(self, means: dict[str, tf.Tensor]) -> None:
-    """Learns nothing."""
+    """Does nothing, because there is nothing to learn."""
 
 
 @gin.configurable

@@ -3,7 +3,7 @@
 There is one stage of residual blocks for each size from 4x4 up, without normalization. The
 discriminator mirrors the generator. Widths and groups are those of the authors' public code
 (brownvc/R3GAN). The networks for CIFAR-10 and FFHQ-64 are the first stages of those for FFHQ-256.
-ImageNet's have
+Those for ImageNet have
 
     widths = (1536, 1536, 1536, 1536)    # one more for 64 pixels
     groups = (96, 96, 96, 96)
@@ -88,7 +88,7 @@ class Transition(keras.layers.Layer):
 
 
 def downsample(x: tf.Tensor) -> tf.Tensor:
-  """Filters by [1, 3, 3, 1] / 8 along both axes, with stride 2, to half the height and width.
+  """Filters with [1, 3, 3, 1] / 8 along both axes, with stride 2, to half the height and width.
 
   `[n, 2 h, 2 w, c] -> [n, h, w, c]`, with zero padding.
   """
@@ -124,7 +124,7 @@ def conv1(filters: int, gain: float = 1.0, dtype: Any = None, use_bias: bool = F
 
 @gin.configurable
 class R3GANGenerator(keras.Model):
-  """Draws images from latents: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
+  """R3GAN's generator: `[n, latent_dim], [n] -> [n, resolution, resolution, channels]`.
 
   A learned 4x4 map, whose channels are multiplied by a linear function of the latent, goes through
   the stages and a 1x1 convolution. If conditional, a label embedding as long as the latent is
@@ -132,7 +132,7 @@ class R3GANGenerator(keras.Model):
   is no tanh.
 
   Args:
-    resolution: pixels, 4 times a power of two.
+    resolution: height and width of the images, in pixels: 4 times a power of two.
     channels: 1 for gray, 3 for color images.
     latent_dim: the length of a latent.
     num_classes: 0 for a generator without labels.
@@ -141,9 +141,9 @@ class R3GANGenerator(keras.Model):
     blocks: residual blocks of each stage.
 
   Raises:
-    UsageError: the resolution is unknown and no widths are given, the number of widths or groups is
-      not that of stages, groups do not divide the channels, a stage has no blocks, or a call lacks
-      labels.
+    UsageError: the resolution is unknown and no widths are given, the number of widths or groups
+      differs from that of stages, groups do not divide the channels, a stage has no blocks, or a
+      call lacks labels.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 64,
@@ -178,15 +178,15 @@ class R3GANGenerator(keras.Model):
 
 @gin.configurable
 class R3GANDiscriminator(Discriminator):
-  """Scores images: `[n, resolution, resolution, channels] -> [n]`.
+  """R3GAN's discriminator: `[n, resolution, resolution, channels] -> [n]`.
 
   A 1x1 convolution, the stages and a depthwise 4x4 convolution give features h. The score is
   `<v, h>`, or with classes `<V h, embedding(label)>` (Miyato and Koyama 2018, arXiv:1802.05637). It
-  has no normalization, so each score depends on one image only, as gradient penalties need. From h
-  on it computes in float32 (float64 under its policy).
+  has no normalization, so each score depends on only one image, as gradient penalties require.
+  From h on it computes in float32 (float64 under its policy).
 
   Args:
-    resolution: pixels, 4 times a power of two.
+    resolution: height and width of the images, in pixels: 4 times a power of two.
     channels: 1 for gray, 3 for color images.
     num_classes: above 0, the score depends on the label.
     widths: channels of each stage, from 4x4 up; None for the paper's.

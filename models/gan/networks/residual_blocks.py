@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 Kernels = Callable[[int], keras.initializers.Initializer | str]
-"""Makes the initializer of the kernels of a size, 3 or 1."""
+"""Makes the initializer of kernels of a given size, 3 or 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Architecture:
   # In the generator's 4x4 map, then after each of its blocks, which double the size.
   up: tuple[int, ...]
   down: tuple[int, ...]  # After each block of the discriminator and of an encoder.
-  downsamplings: int  # How many of these blocks, from the first, halve the size.
+  downsamplings: int  # The number of leading `down` blocks that halve the size.
 
 
 _orthogonal: Kernels = lambda size: "orthogonal"  # BigGAN's.
@@ -107,7 +107,7 @@ class DownBlock(keras.layers.Layer):
 
   def build(self, input_shape):
     inputs = input_shape[-1]
-    # The order of creating layers determines their weights for a seed.
+    # The order in which layers are created determines their weights for a seed.
     if self.narrow:
       convs = [plain_conv(self.filters if self.first else inputs, 3, self._kernels), self._last()]
     else:

@@ -1,6 +1,6 @@
 """The residual networks of SN-GAN, for images of 8, 16, 32, 64 and 128 pixels.
 
-Generator and discriminator follow Miyato et al. 2018 (arXiv:1802.05957), with classes Miyato and
+Generator and discriminator follow Miyato et al. 2018 (arXiv:1802.05957), for classes Miyato and
 Koyama 2018 (arXiv:1802.05637), and the authors' public code where the papers are silent. Initial
 weights are Glorot-uniform, with gain sqrt(2) in the 3x3 convolutions of the blocks and gain 1 in
 shortcuts, linear layers, embeddings and the generator's last convolution. Initial biases are zero.
@@ -34,7 +34,7 @@ ARCHITECTURES = {
 
 @gin.configurable
 class SNGANGenerator(keras.Model):
-  """Draws images from latents: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
+  """SN-GAN's generator: `[n, latent_dim] -> [n, resolution, resolution, channels]`.
 
   A linear layer makes a 4x4 map, blocks double its size, and batch normalization, ReLU, a 3x3
   convolution and tanh make the image. Pixels are in [-1, 1], float32 (float64 under its policy).
@@ -83,22 +83,22 @@ class SNGANGenerator(keras.Model):
 
 @gin.configurable
 class SNGANDiscriminator(Discriminator):
-  """Scores images: `[n, resolution, resolution, channels] -> [n]`, all spectrally normalized.
+  """SN-GAN's discriminator: `[n, resolution, resolution, channels] -> [n]`.
 
   Residual blocks, ReLU and the sum over all positions give features h, which give the score of
   `Discriminator`. With latents, the output of a small network of (h, latent) is added (Donahue et
-  al. 2017, arXiv:1605.09782).
+  al. 2017, arXiv:1605.09782). All layers are spectrally normalized.
 
   Args:
     resolution: 8, 16, 32, 64 or 128 pixels.
     channels: 1 for gray, 3 for color images.
     width_multiplier: multiplies the channels of all layers of the published network.
     num_classes: above 0, the score has a projection term.
-    latent_dim: above 0, the score judges pairs of an image and a latent of this length.
+    latent_dim: above 0, the score is of pairs of an image and a latent of this length.
 
   Raises:
     UsageError: the resolution is unknown, `width_multiplier` leaves no channel, images have
-      another size, labels are missing, or latents are missing or unexpected.
+      the wrong size, labels are missing, or latents are missing or unexpected.
   """
 
   def __init__(self, resolution: int, channels: int = 3, width_multiplier: float = 1.0,
@@ -147,7 +147,7 @@ class SNGANDiscriminator(Discriminator):
 
 @gin.configurable
 class Encoder(keras.Model):
-  """Infers latents: `[n, resolution, resolution, channels] -> [n, latent_dim]`.
+  """An encoder of images to latents: `[n, resolution, resolution, channels] -> [n, latent_dim]`.
 
   It has the discriminator's blocks, with batch normalization instead of spectral normalization, and
   a linear layer on the whole last map, because a sum over positions would discard locations.
@@ -161,7 +161,7 @@ class Encoder(keras.Model):
 
   Raises:
     UsageError: the resolution is unknown, `width_multiplier` leaves no channel, or images have
-      another size.
+      the wrong size.
   """
 
   def __init__(self, resolution: int, channels: int = 3, latent_dim: int = 128,

@@ -16,13 +16,13 @@ _glorot = lambda size: "glorot_uniform"
 
 @gin.configurable
 class VQGANAutoencoder(keras.Model):
-  """An encoder of images to smaller maps of vectors, and a decoder; a quantizer goes between them.
+  """An encoder of images to smaller maps of vectors, and a decoder; a quantizer sits between them.
 
   Each residual block is x + conv(relu(norm(conv(relu(norm(x)))))) with 3x3 convolutions and layer
   normalization. The paper uses group normalization with 32 groups, and swish.
 
   Args:
-    resolution: pixels.
+    resolution: height and width of the images, in pixels.
     channels: 1 for gray, 3 for color images.
     dim: the number of channels of the vectors.
     base_channels: the channels at full size, which double whenever the size is halved; 128 in the

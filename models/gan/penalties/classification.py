@@ -12,7 +12,7 @@ import tensorflow as tf
 
 @gin.configurable
 def classification(weight: Number = 1.0, of_fakes: float = 0.0) -> Penalty:
-  """weight (mean -log C(label | x) + of_fakes mean -log C(label | G(z, label))).
+  """Makes the penalty weight (mean -log C(label | x) + of_fakes mean -log C(label | G(z, label))).
 
   C is the classifier of `ACGANDiscriminator`. Reference: Odena et al. 2017 (arXiv:1610.09585),
   equation 3.

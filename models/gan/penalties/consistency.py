@@ -14,7 +14,7 @@ import tensorflow as tf
 @gin.configurable
 def consistency(weight: Number = 10.0, of_fakes: float = 0.0, every: int = 1,
                 augment: Callable[[], Callable[[tf.Tensor], tf.Tensor]] = FlipAndShift) -> Penalty:
-  """weight (mean (D(x) - D(T(x)))^2 + of_fakes mean (D(G(z)) - D(T(G(z))))^2).
+  """Makes the penalty weight (mean (D(x) - D(T(x)))^2 + of_fakes mean (D(G(z)) - D(T(G(z))))^2).
 
   Args:
     weight: 10 in both papers.

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 @gin.configurable
 def r1(gamma: Number = 10.0, every: int = 1) -> Penalty:
-  """gamma / 2 mean |grad D(x)|^2 over real images, each norm a sum over pixels.
+  """Makes the penalty gamma / 2 mean |grad D(x)|^2 over real images, each norm a sum over pixels.
 
   Args:
     gamma: the weight, a number or a schedule. A `reg_param` of 10 in the authors' code is a gamma
@@ -28,9 +28,9 @@ def r1(gamma: Number = 10.0, every: int = 1) -> Penalty:
 
 @gin.configurable
 def r2(gamma: Number = 10.0, every: int = 1) -> Penalty:
-  """gamma / 2 mean |grad D(G(z))|^2 over generated images; see `r1`.
+  """Makes the penalty gamma / 2 mean |grad D(G(z))|^2 over generated images; see `r1`.
 
-  Together with `r1`, gradients are computed once for both.
+  If `r1` is also used, the gradients are computed once for both.
 
   Reference: Mescheder et al. 2018 (arXiv:1801.04406), equation 10.
   """
@@ -39,7 +39,7 @@ def r2(gamma: Number = 10.0, every: int = 1) -> Penalty:
 
 @gin.configurable
 def wgan_gp(weight: Number = 10.0, every: int = 1) -> Penalty:
-  """weight mean (|grad D(x^)| - 1)^2 at random points x^ between real and generated images.
+  """Makes the penalty weight mean (|grad D(x^)| - 1)^2 at x^ between real and generated images.
 
   x^ = u x + (1 - u) G(z), with one u ~ U(0, 1) for each pair of images, after augmentation. The
   label is that of the real image. Where the gradient is zero, the norm is treated as constant.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 @gin.configurable
 def lecam(weight: Number = 0.3, decay: float = 0.99, start: int = 1000) -> Penalty:
-  """weight (mean relu(D(x) - a_fake)^2 + mean relu(a_real - D(G(z)))^2).
+  """Makes the penalty weight (mean relu(D(x) - a_fake)^2 + mean relu(a_real - D(G(z)))^2).
 
   a_real and a_fake are moving averages of the mean scores over the global batch. The paper has no
   relu, but its authors' code does. Their averages include the current batch; ours do not, so that

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 @gin.configurable
 def orthogonality(weight: Number = 1e-4, every: int = 1) -> Penalty:
-  """weight `products_of_filters(discriminator)`; see there.
+  """Makes the penalty weight `products_of_filters(discriminator)`.
 
   Args:
     weight: the paper's beta.

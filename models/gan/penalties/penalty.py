@@ -22,7 +22,7 @@ class Penalty(tf.Module):
   Args:
     name: its gin name.
     measure: `(scores, *prepared) -> []`, the mean over the replica's examples. If `every` is above
-      1, it runs in a branch, and must not draw, call a collective or change state.
+      1, it runs in a branch, so it must not draw, call a collective or change state.
     weight: multiplies the measure; a number or a schedule.
     every: steps between computations.
     prepare: `scores -> tensors`, computes inputs of the measure outside the branch, such as draws.

@@ -42,7 +42,7 @@ class Scores:
     real_labels: int32 [n], or None.
     fake_labels: int32 [m], or None.
     augment: the augmentation of the discriminator's inputs, or None. It is called once for real
-      images and once for generated ones, because its draws belong to their rows.
+      images and once for generated ones, because its draws are per row.
 
   Attributes:
     real: the scores of the real images, [n].
@@ -79,9 +79,9 @@ class Scores:
 
   @property
   def gradients(self) -> list[tf.Tensor]:
-    """Gradients of the scores in the real and in the generated images, before augmentation.
+    """Gradients of the scores with respect to real and generated images, before augmentation.
 
-    `[n, h, w, c]` and `[m, h, w, c]`. They are computed on first use, once for all penalties; and
+    `[n, h, w, c]` and `[m, h, w, c]`. They are computed on first use, once for all penalties, and
     again for a penalty that skips steps, because it uses them in a branch.
 
     Raises:
@@ -90,7 +90,7 @@ class Scores:
     graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
     if graph not in self._gradients:
       with _second_derivatives_checked(self.discriminator):
-        # Each score depends only on its own image, so the gradient of the sum has all gradients.
+        # Each score depends only on its own image, so the sum's gradient contains all gradients.
         self._gradients[graph] = self._tape.gradient(
             [self.real, self.fake], [self.real_images, self.fake_images])
     return self._gradients[graph]
@@ -108,7 +108,7 @@ class Scores:
     return scores_and_logits(self.discriminator(images, labels, training=False))[0]
 
   def gradient_at(self, images: tf.Tensor, labels: tf.Tensor | None) -> tf.Tensor:
-    """Returns the gradients of `again(images, labels)` in these images, `[n, h, w, c]`.
+    """Returns the gradients of `again(images, labels)` with respect to images, `[n, h, w, c]`.
 
     Raises:
       UsageError: as for `gradients`.
@@ -140,7 +140,7 @@ def _judge(discriminator: Callable[..., tf.Tensor], images: Sequence[tf.Tensor],
 
 @contextlib.contextmanager
 def _second_derivatives_checked(network: Callable) -> Iterator[None]:
-  """Checks, around a gradient in a network's images, that it can be differentiated again."""
+  """Checks that a gradient with respect to images, computed inside, can be differentiated again."""
   _refuse_mixing(network)
   check_second_derivatives(network, "a penalty on gradients")
   with operations_without_gradient() as without:

@@ -1,4 +1,4 @@
-"""Checks of the features that metrics get."""
+"""Checks of the features passed to metrics."""
 
 from replicator import UsageError
 
@@ -13,7 +13,7 @@ def checked(features: npt.ArrayLike, whose: str, at_least: int = 1,
   For messages, `whose` is "real" or "generated", and `needed_for` says why n must be `at_least`.
 
   Raises:
-    UsageError: they have a wrong shape, too few rows, or a number that is not finite.
+    UsageError: they have the wrong shape, too few rows, or a number that is not finite.
   """
   array = np.asarray(features)
   if array.ndim != 2 or array.shape[1] == 0:

@@ -34,7 +34,7 @@ class FeatureStatistics:
     """Computes statistics of features [n, d]; n may be 0, to start a sum. `whose` is for errors.
 
     Raises:
-      UsageError: the features have a wrong shape, or are not finite.
+      UsageError: the features have the wrong shape, or are not finite.
     """
     array = checked(features, whose, at_least=0)
     dimensions = array.shape[1]

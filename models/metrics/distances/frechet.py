@@ -71,7 +71,7 @@ def intra_class_frechet_distance(
                        "a distance within a class needs at least 2 of each")
   _warn_of_few(min(counts[0]), min(counts[1]), sets[0].shape[1], "in a class ")
   distances = {which.item(): _distance(*_gaussian(sets[0][labels[0] == which]),
-                                     *_gaussian(sets[1][labels[1] == which]))
+                                       *_gaussian(sets[1][labels[1] == which]))
                for which in classes}
   return IntraClassDistance(float(np.mean(list(distances.values()))), distances)
 
@@ -81,8 +81,8 @@ def _distance(mean1: np.ndarray, factor1: np.ndarray,
   """Returns the distance between Gaussians with covariances C1 = F1 F1^T and C2 = F2 F2^T.
 
   The nonzero eigenvalues of C1 C2 are those of (F1^T F2)(F1^T F2)^T, so the trace of the root is
-  the sum of the singular values of F1^T F2. These are never complex or negative, and accurate for
-  singular covariances, where the root of C1 C2 loses half of the digits.
+  the sum of the singular values of F1^T F2. They are never complex or negative, and accurate even
+  for singular covariances, where the root of C1 C2 loses half of the digits.
   """
   gap = mean1 - mean2
   roots = np.linalg.svd(factor1.T @ factor2, compute_uv=False)
@@ -96,7 +96,7 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
   with contextlib.suppress(np.linalg.LinAlgError):
     return np.linalg.cholesky(covariance)
   values, vectors = np.linalg.eigh(covariance)
-  kept = values > values[-1] * len(values) * np.finfo(np.float64).eps  # The others are rounding.
+  kept = values > values[-1] * len(values) * np.finfo(np.float64).eps  # The rest is rounding.
   return vectors[:, kept] * np.sqrt(values[kept])
 
 

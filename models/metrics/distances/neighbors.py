@@ -103,7 +103,7 @@ class _Tally:
 
 # ---- Distances ----------------------------------------------------------------------------------
 #
-# Both references compare float32 distances. `prdc` rounds them from float64 squares, and so does
+# Both references compare float32 distances. `prdc` rounds them from float64 squares, as does
 # this module. (With torch-fidelity's float32 squares, a sample has a nonzero distance from its
 # copy.) The conventions differ at ties, so ties must be exact. Radii are therefore changed by the
 # maximum rounding error of float64, outward for closed balls and inward for open ones, so that

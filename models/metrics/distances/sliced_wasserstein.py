@@ -16,7 +16,7 @@ _DIRECTIONS = 32  # Directions to project on at a time.
 
 
 class SlicedWasserstein(NamedTuple):
-  """1,000 times the distance at each scale, by the height of its images, and the mean of these."""
+  """The distance at each scale times 1,000, by the height of its images, and their mean."""
 
   mean: float
   by_height: dict[int, float]
@@ -32,7 +32,7 @@ def sliced_wasserstein_distance(real: npt.ArrayLike, generated: npt.ArrayLike, p
   Karras et al. use 16,384 images.
 
   Args:
-    real: images, uint8 [n, h, w, c], whose sides are multiples of 16 until they are below 32.
+    real: images, uint8 [n, h, w, c]; both sides can be halved until the shorter is 16 to 31.
     generated: equally many images of the same shape.
     patches: number of patches per image.
     directions: number of random directions.

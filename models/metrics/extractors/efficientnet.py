@@ -1,4 +1,4 @@
-"""EfficientNet-lite0 with ImageNet weights from a Python package, for features offline.
+"""EfficientNet-lite0 with ImageNet weights from a Python package, to compute features offline.
 
 References: Tan and Le 2019 (arXiv:1905.11946); the lite networks have ReLU6 and no squeeze and
 excitation (tensorflow/tpu, models/official/efficientnet/lite).
@@ -25,14 +25,14 @@ _NUM_CLASSES = 1000
 # (blocks, kernel size, stride of the first block, expansion, filters) of each stage.
 _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80),
            (3, 5, 1, 6, 112), (4, 5, 2, 6, 192), (1, 3, 1, 6, 320))
-# The normalization after a convolution, by the last part of their names.
+# The last part of a convolution's name -> that of the normalization after it.
 _NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0",
           "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
 
 
 @gin.configurable
 class EfficientNetLite0:
-  """An `Extractor` for natural images on any machine, by `pip install -e '.[features]'`.
+  """An `Extractor` for natural images, installed by `pip install -e '.[features]'`.
 
   Use its metrics to compare models with each other. They are **not** FID or KID, which are defined
   by `Inception2015`, and cannot be compared with published values.

@@ -34,7 +34,7 @@ class Extractor(Protocol):
     """Returns the features of RGB images, uint8 [n, h, w, 3].
 
     Raises:
-      UsageError: the images have a wrong dtype or shape.
+      UsageError: the images have the wrong dtype or shape.
     """
     ...
 
@@ -44,7 +44,7 @@ def in_batches(forward: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor | None]
   """Applies `forward: uint8 [m, h, w, 3] -> [m, d], [m, k] or None` to 64 images at a time.
 
   Raises:
-    UsageError: the images have a wrong dtype or shape, or there are none.
+    UsageError: the images have the wrong dtype or shape, or there are none.
   """
   check(images)
   outputs = [forward(tf.constant(images[i:i + _BATCH_SIZE]))
@@ -58,7 +58,7 @@ def check(images: np.ndarray) -> None:
   """Checks that images are RGB, uint8 [n, h, w, 3] with n > 0.
 
   Raises:
-    UsageError: the images have a wrong dtype or shape, or there are none.
+    UsageError: the images have the wrong dtype or shape, or there are none.
   """
   if images.ndim != 4 or images.shape[-1] != 3 or not images.size:
     raise UsageError(f"features of images {list(images.shape)}: pass an array [n, h, w, 3] of at "

@@ -134,7 +134,7 @@ def _row(x: tf.Tensor, name: str, *units: tuple) -> tf.Tensor:
 
 
 def _average(x: tf.Tensor) -> tf.Tensor:
-  """Averages each 3x3 pixels; at the border, only those inside the image."""
+  """Averages windows of 3x3 pixels; at the border, only pixels inside the image."""
   return keras.layers.AveragePooling2D(3, 1, "same", dtype="float32")(x)
 
 

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 @gin.configurable
 class SmallClassifier:
-  """The `Extractor` of a small classifier that is trained on the real images themselves.
+  """The `Extractor` of a small classifier trained on the real images themselves.
 
   Use its metrics to compare runs on one source with each other; see
-  `models.vision.classification.small_classifier`. Images have the resolution of its source, and for
-  a gray source three equal channels.
+  `models.vision.classification.small_classifier`. Images must have the resolution of its source,
+  and for a gray source three equal channels.
   """
 
   num_features = NUM_FEATURES
@@ -59,7 +59,7 @@ class SmallClassifier:
 class KerasFeatures:
   """The `Extractor` of any Keras model; feature maps are averaged over positions.
 
-  Images are resized to the model's input size, bicubic, unless it takes any size.
+  Images are resized to the model's input size by a bicubic filter, unless it takes any size.
   """
 
   is_inception = False
@@ -77,7 +77,7 @@ class KerasFeatures:
         are scaled to [-1, 1].
 
     Raises:
-      UsageError: the file cannot be read, or inputs or outputs have wrong shapes.
+      UsageError: the file cannot be read, or inputs or outputs have the wrong shapes.
       ValueError: there is no such layer.
     """
     model = _loaded(model) if isinstance(model, str) else model
@@ -112,7 +112,7 @@ class KerasFeatures:
 
 def _loaded(path: str) -> keras.Model:
   try:
-    if not path.endswith(".keras"):  # Keras runs no code in these; in older formats, it may.
+    if not path.endswith(".keras"):  # Keras runs no code from these; from older formats, it may.
       raise ValueError("not a `.keras` file")
     return keras.saving.load_model(os.path.expanduser(path), compile=False)
   except (OSError, ValueError, TypeError) as error:

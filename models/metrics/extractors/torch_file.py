@@ -1,7 +1,7 @@
-"""Reads tensors from a file that `torch.save` wrote, without PyTorch and without running its code.
+"""Reads tensors from `torch.save` files, without PyTorch and without running code from them.
 
 It reads both formats: the current ZIP archive, and the stream of five pickles before version 1.6. A
-pickle is a program that may call any function. Here it can only call three functions.
+pickle is a program that may call any function. Here it can call only three.
 """
 
 import io
@@ -99,7 +99,7 @@ def _fill(numbers: np.ndarray, content: bytes) -> None:
 class _Machine(PythonMachine):
   """The pickle machine in Python, because a damaged file can make the C one allocate gigabytes.
 
-  `load` runs the next pickle of some content. Its value has read-only arrays instead of tensors.
+  `load` runs the next pickle of the content. Its value has read-only arrays instead of tensors.
   Their numbers [size] are in `storages`, by key, for the caller to fill.
   """
 

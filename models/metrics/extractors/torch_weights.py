@@ -56,8 +56,7 @@ def fill(model: keras.Model, tensors: Mapping[str, np.ndarray], norm_of: Callabl
 
 def _weights(layer: keras.layers.Layer, norm_of: Callable[[str], str],
              take: Callable[[str, tuple[int, ...]], np.ndarray]) -> list[np.ndarray]:
-  """Returns kernel and bias; kernels are [inputs, outputs] or [h, w, inputs, outputs].
-  """
+  """Returns kernel and bias; kernels are [inputs, outputs] or [h, w, inputs, outputs]."""
   kernel_shape, bias_shape = (weight.shape for weight in layer.weights)
   if isinstance(layer, keras.layers.Dense):
     return [take(f"{layer.name}.weight", kernel_shape[::-1]).T,

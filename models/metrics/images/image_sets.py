@@ -1,4 +1,4 @@
-"""Sets of images to evaluate: encoded images, an array of an NPZ, or examples of a source."""
+"""Sets of images to evaluate: encoded images, an array in an NPZ file, or examples of a source."""
 
 import abc
 import hashlib
@@ -38,7 +38,7 @@ class ImageSet(abc.ABC):
     resizing: how the images were resized, in a few words; `none` if they were not.
     formats: formats of the files read so far, such as `PNG`; empty if there are no files.
     classes: classes of all images, or of a generator; none if there are no labels.
-    unlabeled: why there are none, if there is a list of labels that does not fit.
+    unlabeled: why there are no labels, if a list of labels exists but does not fit.
   """
 
   unlabeled = ""
@@ -55,10 +55,10 @@ class ImageSet(abc.ABC):
 
   @abc.abstractmethod
   def batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray have equal channels.
+    """Yields RGB images, uint8 [n, h, w, 3], at ascending `indices`; gray ones have equal channels.
 
     Raises:
-      UsageError: an image cannot be read, or has a different size than the first.
+      UsageError: an image cannot be read, or differs in size from the first.
     """
 
   @abc.abstractmethod

@@ -9,14 +9,14 @@ from replicator.console.formatting import listed
 import numpy as np
 
 _CHOICE_SEED = 1  # Chooses images if not all are used.
-_LEAST_SHARE = 0.05  # The smallest difference of class frequencies that causes a warning.
+_LEAST_SHARE = 0.05  # The smallest difference in class frequencies that causes a warning.
 
 
 def chosen(images: ImageSet, count: int | None, flag: str) -> np.ndarray:
   """Draws `count` images at random; returns ascending indices, int [count], or all for None.
 
   Raises:
-    UsageError: there are fewer; `flag` is the flag for the images.
+    UsageError: there are fewer; `flag` is the images' flag, for the message.
   """
   count = count or images.size
   if count > images.size:
@@ -40,7 +40,7 @@ def classes(real: ImageSet, of_real: np.ndarray, fake: ImageSet, of_fake: np.nda
             ) -> tuple[np.ndarray, np.ndarray]:
   """Returns class names of the images at the indices [n] and [m] of two sets, [n] and [m].
 
-  They are spelled like those of the real images, even if the others write numbers differently.
+  They are spelled as in the real set, even if the generated set writes numbers differently.
 
   Raises:
     UsageError: a set has no classes, or a generated image has a class without real images.
@@ -94,7 +94,7 @@ def _shares_apart(real: Classes, fake: Classes) -> tuple[str, float, float] | No
   counts = np.array([real.counts, of_fake.counts], np.float64)
   sizes = counts.sum(1, keepdims=True)
   shares = counts / sizes
-  # Half the sum of differences, and about twice its value between two samples of these sizes.
+  # Half the sum of differences, and about twice its expected value by chance at these sizes.
   distance = 0.5 * np.abs(shares[0] - shares[1]).sum()
   chance = np.sqrt(shares.mean(0) * (1 / sizes).sum()).sum()
   if distance < max(_LEAST_SHARE, chance):

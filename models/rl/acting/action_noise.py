@@ -18,7 +18,7 @@ _BLOCK = 64  # Steps whose numbers are drawn together. Changing it changes all n
 _LONGEST_SIGNAL = 100_000  # Steps of filtered noise, which is kept in memory as a whole.
 
 Filter = Callable[[np.ndarray], np.ndarray]
-"""Turns white noise of t steps into other noise, both N(0, 1): float64 `[t, n, a] -> [t, n, a]`."""
+"""Filters white noise of t steps, N(0, 1) before and after: float64 `[t, n, a] -> [t, n, a]`."""
 
 
 @gin.configurable
@@ -132,7 +132,7 @@ class Exploration:
 
 
 class ActionNoise:
-  """Noise, random actions and episode seeds of a number of environments that step together.
+  """Noise, random actions and episode seeds of environments that step together.
 
   `max_episode_steps` is the length of filtered signals, up to 100,000.
   """

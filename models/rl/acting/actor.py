@@ -30,7 +30,7 @@ def warn(line: str) -> None:
 class Actor(tf.Module):
   """An actor that steps all environments together, and inserts the timesteps into the replay.
 
-  All random numbers are functions of the seed and the step. So processes with equal networks
+  All random numbers are functions of the seed and the step. Processes with equal networks thus
   collect equal timesteps, each from its own environments. After a restart, unfinished episodes are
   replayed, see `EnvironmentLoop`.
 
@@ -76,7 +76,7 @@ class Actor(tf.Module):
   def collect(self, act: Act, until: int, step: int = 0) -> None:
     """Acts until the run has `until` environment steps.
 
-    All environments step together, with all frames of a step, so it may take a few more.
+    All environments step together, with all frames of a step, so it may take a few more steps.
 
     Args:
       act: the policy, see `Act`.
@@ -95,7 +95,7 @@ class Actor(tf.Module):
           raise GivenUp(f"{self.environments.name}: the actor is still acting")
         self._loop.advance(state, self._actions(state, act))
     except BaseException:
-      self._state = None  # A step may be half done, so start again from the variables.
+      self._state = None  # A step may be incomplete, so restart from the variables.
       self._adder.discard()
       raise
     closing = None
@@ -106,7 +106,7 @@ class Actor(tf.Module):
       self.kept.write(state, {"actions": self._loop.new_actions()})
 
   def saved_parts(self) -> dict[str, Any]:
-    """Returns the parts that are saved, or that they depend on; the rest is derived from them."""
+    """Returns the parts that are saved, or that those depend on; the rest is derived from them."""
     return {"kept": self.kept, "replay": self.replay, "normalizer": self.normalizer,
             "rewards": self.rewards, "environments": self.environments}
 

@@ -47,7 +47,7 @@ class Adder:
   def flush(self, closing: Timesteps | None = None) -> bool:
     """Inserts all buffered timesteps; returns whether there were any.
 
-    `closing` is inserted after them: ENDs of streams whose episodes continue.
+    Then inserts `closing`, the ENDs of streams whose episodes continue.
     """
     if not self._parts:
       return False
@@ -95,7 +95,7 @@ class EnvironmentLoop:
     self._all = np.arange(n, dtype=np.int32)
     self._failures = np.zeros([n], np.int64)  # Since the last good step.
     self._losses = 0
-    self._new: list[np.ndarray] | None = []  # Places of new actions, [n] each; None for all.
+    self._new: list[np.ndarray] | None = []  # Indices of new actions, [n] each; None for all.
 
   def start(self, memory: np.ndarray | None = None) -> ActorState:
     """Returns the state before the first step. `replay_episodes` must be called with it first."""
@@ -140,7 +140,7 @@ class EnvironmentLoop:
     return np.stack(np.broadcast_arrays(self._all, steps), 2).reshape(-1, 2)
 
   def replay_episodes(self, state: ActorState) -> None:
-    """Replays all current episodes. An episode that comes out differently is ended.
+    """Replays all current episodes, and ends those whose replay differs.
 
     Raises:
       RunFailed: an environment fails repeatedly.
@@ -204,7 +204,7 @@ class EnvironmentLoop:
         self.replay_episodes(state)
 
   def _end_failed(self, state: ActorState, outcome: Outcome, timesteps: Timesteps) -> None:
-    """Adds the step of the environments that work, and ends the episodes of those that failed."""
+    """Adds the step of the working environments, and ends the episodes of those that failed."""
     good = ~np.isin(self._all, list(outcome.failures))
     self._adder.add(Timesteps(*(part[good] for part in timesteps)))
     for i, why in outcome.failures.items():

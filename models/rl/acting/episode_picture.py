@@ -23,8 +23,8 @@ def picture_of(settings: "EnvironmentSettings", seed: int, actions: np.ndarray,
     settings: settings of the environment, which replays the episode.
     seed: seed of the episode.
     actions: float32 `[t, action_size]`.
-    rewards: [t]
-    observations: vectors; the agent acted at the first t. Empty for images.
+    rewards: [t].
+    observations: vectors, of which the agent acted on the first t; empty for images.
   """
   steps = np.linspace(0, len(actions), _ROWS * _COLUMNS).round().astype(int).tolist()
   frames, why = rendering.frames(settings, seed, actions, steps, _HEIGHT)

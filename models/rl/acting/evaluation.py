@@ -26,7 +26,7 @@ _ATTEMPTS = 3
 class Steps:
   """The t steps of an episode so far."""
 
-  keeps_images: bool  # They could fill the memory.
+  keeps_images: bool  # Images could fill the memory.
   observations: list[np.ndarray] = dataclasses.field(default_factory=list)  # t + 1, `[*shape]`.
   actions: list[np.ndarray] = dataclasses.field(default_factory=list)  # float32 `[action_size]`.
   rewards: list[float] = dataclasses.field(default_factory=list)
@@ -56,15 +56,14 @@ class Episodes:
 class EpisodeEvaluator:
   """Evaluator that plays whole episodes greedily, with the same seeds in every evaluation.
 
-  Training never uses these seeds, nor the noise of sampled actions. Equal weights give equal
+  Training uses neither these seeds nor the noise of sampled actions. Equal weights give equal
   results.
 
   Args:
-    make_environments: makes environments of the kind to evaluate in. The evaluator makes its own
-      environments like them.
+    make_environments: makes environments; the evaluator plays in separate ones of the same kind.
     episodes: number of episodes.
-    sampled: whether to play them again with actions sampled from the policy. If observations do not
-      distinguish all states, the best policy may be stochastic.
+    sampled: whether to also play the episodes with actions sampled from the policy. If observations
+      do not distinguish all states, the best policy may be stochastic.
     info: numbers in the `info` of steps to report, by name, each with 'last', 'max', 'mean' or
       'sum' over the steps of an episode; None for `is_success` at its end, if available.
     picture: whether to draw the first episode: a strip of its frames, or curves if it cannot be
@@ -103,8 +102,8 @@ class EpisodeEvaluator:
   def __call__(self, agent: Any) -> replicator.Evaluation:
     """Returns mean, standard deviation, minimum and maximum of the returns, and mean length.
 
-    Also the means of numbers of `info`. Scalars of sampled actions have separate names, such as
-    `return_sampled`.
+    Also returns the means of the `info` numbers. Scalars of sampled actions have separate names,
+    such as `return_sampled`.
 
     Raises:
       RunFailed: the agent's actions are not finite.
@@ -135,7 +134,8 @@ class EpisodeEvaluator:
   def play(self, agent: Any, sampled: bool = False, keep_all: bool = False) -> Episodes:
     """Plays all episodes, with greedy or with sampled actions.
 
-    Keeps the steps of the first episode, without observations if these are images; or of all.
+    Keeps the steps of the first episode, without observations if these are images. With `keep_all`
+    it keeps all steps of all episodes.
 
     Raises:
       RunFailed: the agent's actions are not finite, or the environments die repeatedly.
@@ -230,7 +230,7 @@ class EpisodeEvaluator:
     while which:
       for i in which:
         number[i] = number.max() + 1
-      # Reset even if no episode is left: an environment must not stay at the end of one.
+      # Reset even if no episode is left: an environment must not stay at the end of an episode.
       begun, failures = environments.reset({i: evaluation_seed(int(number[i])) for i in which})
       observation = merged(np.isin(np.arange(len(number)), which), begun, observation)
       for i, why in failures.items():

@@ -1,4 +1,4 @@
-"""Numbers in the `info` of environments, such as `is_success`, over the steps of episodes."""
+"""Numbers in the `info` of environments, such as `is_success`, reduced over episodes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -43,7 +43,7 @@ class InfoNumbers:
     self._values, self._counts = np.full(shape, np.nan), np.zeros(shape, np.int64)
 
   def add(self, episodes: np.ndarray, numbers: Mapping[str, np.ndarray]) -> None:
-    """Adds the numbers of a step in different episodes, int [k]: float64 [k] by name, or NaN."""
+    """Adds a step's numbers, float64 [k] by name or NaN, to k different episodes, int [k]."""
     for row, name in enumerate(self.names):
       is_given = ~np.isnan(numbers[name])
       at, new = episodes[is_given], numbers[name][is_given]

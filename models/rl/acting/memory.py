@@ -1,4 +1,4 @@
-"""Memory: the state of a recurrent policy in current episodes, a vector per environment."""
+"""Memory: the state of a recurrent policy in the current episodes, a vector per environment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Act = Callable[..., Any]
 """A policy: `observations [n, *shape], noise float32 [n, k] -> actions [n, a]` in [-1, 1].
 
 k is a, unless the agent has a `noise_size`. A recurrent policy also takes its memory `[n, m]` as
-third argument, and returns the actions and the new memory. At the beginning of an episode the
+its third argument, and returns the actions and the new memory. At the beginning of an episode the
 memory is all zeros.
 """
 
@@ -27,7 +27,7 @@ def acted(act: Act, size: int, observations: np.ndarray, noise: np.ndarray,
   """Calls a policy; returns its actions, float32 `[n, a]`, and new memory, floatx `[n, m]` or None.
 
   `size` is a, and the other arguments are those of `Act`. A policy without memory has None. Raises
-  a UsageError if the actions have a wrong shape.
+  a UsageError if the actions have the wrong shape.
   """
   if memory is None:
     actions = act(observations, noise)

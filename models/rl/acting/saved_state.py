@@ -45,7 +45,10 @@ class SavedState(tf.Module, Generic[S]):
     return self._kind(**values)
 
   def holds(self, state: S, *names: str) -> bool:
-    """Returns whether some fields equal those of `state`, unlike after restoring a checkpoint."""
+    """Returns whether some fields still equal those of `state`.
+
+    They may differ after a checkpoint is restored.
+    """
     return all(np.array_equal(replicated.read(self.fields[name]), getattr(state, name))
                for name in names)
 

@@ -1,6 +1,6 @@
 """An actor in a separate process: how it starts, takes orders, answers and ends.
 
-An order asks for some steps with new weights, a list of arrays that is pickled once for all actors.
+An order requests some steps with new weights, a list of arrays that is pickled once for all actors.
 
 The policy and environments are sent as data. The process reads neither gin files nor the
 experiment's code. It has its own way to start, because `multiprocessing` would run the experiment's
@@ -32,7 +32,7 @@ _OBJECT_BYTES = 200 * 2 ** 20  # For weights and timesteps. Ray's default is 30 
 
 
 class Setup(NamedTuple):
-  """The parts from which an actor starts."""
+  """The data from which an actor starts."""
 
   environments: Environments  # k environments, not started.
   graph: tuple[bytes, list[str]]  # The policy's, see `policy_graph`.
@@ -60,7 +60,7 @@ class RemoteActor:
   """
 
   def __init__(self, setup: bytes):
-    # Each actor gets one core; the accelerators are the learner's.
+    # Each actor gets one core; the accelerators belong to the learner.
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", OMP_NUM_THREADS="1")
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -73,7 +73,7 @@ class RemoteActor:
       os.environ["MUJOCO_GL"] = rendering.NOTHING
     self._act, self._load = imported(graph, weights)
     self._timesteps: list[Timesteps] = []
-    outbox = types.SimpleNamespace(insert=self._timesteps.append)  # The replay is the learner's.
+    outbox = types.SimpleNamespace(insert=self._timesteps.append)  # The learner has the replay.
     self._warnings: list[str] = []
     self._actor = Actor(environments, outbox, None, seed, exploration,  # type: ignore[arg-type]
                         self._warnings.append)

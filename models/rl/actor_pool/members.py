@@ -25,8 +25,8 @@ class PoolState:
   environment_steps: int  # Total of all environments, in simulator frames.
   episodes: int  # The number of finished episodes.
   recent_returns: np.ndarray  # float64 [10], of the last finished episodes, the newest last.
-  starts: int  # How many actors were ever started.
-  deaths: int  # How many actors died.
+  starts: int  # The number of actors started so far.
+  deaths: int  # The number of actors that died.
   policy_age: int  # See `ActorPool`.
   observation: np.ndarray  # [n, *shape], the current observations, not yet in the replay.
   is_open: np.ndarray  # bool [n], whether the episode of a stream has no END timestep yet.

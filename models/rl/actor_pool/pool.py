@@ -183,7 +183,7 @@ class ActorPool(tf.Module):
                for member in self._members)
 
   def _wait(self) -> None:
-    """Waits until an actor has answered, started or died, or until `_PATIENCE` is over."""
+    """Waits until an actor has answered, started or died, or `_PATIENCE` has elapsed."""
     running = [member.running for member in self._members if member.running]
     waited, look = 0.0, min(1.0, _PATIENCE)
     while not concurrent.futures.wait(running, look, concurrent.futures.FIRST_COMPLETED).done:
@@ -196,7 +196,7 @@ class ActorPool(tf.Module):
         return
 
   def _take_finished(self, policy: ExportedPolicy, state: PoolState, step: int) -> list[int]:
-    """Collects all answers, replaces dead actors; returns the ages of the answered orders."""
+    """Collects all answers and replaces dead actors; returns the ages of the answered orders."""
     ages = []
     for member in self._members:
       if member.running is None or not member.running.done():

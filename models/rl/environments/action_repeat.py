@@ -36,7 +36,7 @@ class ActionRepeat(gymnasium.Wrapper):
       self.dt = env.get_wrapper_attr("dt") * repeat
 
   def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """Takes the steps; returns the last observation."""
+    """Takes the steps; returns the last observation and the sum of the rewards."""
     total = 0.0
     for _ in range(self.frames_per_step):
       observation, reward, terminated, truncated, info = self.env.step(action)

@@ -20,7 +20,7 @@ def checked(name: str, env: gymnasium.Env) -> spaces.Space:
   """
   space = env.action_space
   if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-    # The largest number of a dtype stands for no bound.
+    # The largest number of a dtype means unbounded.
     largest = min(float(np.finfo(space.dtype).max), _UNBOUNDED)
     if not (np.abs([space.low, space.high]) < largest).all():
       raise UsageError(f"Environments.name = '{name}': its actions {space} have no bounds, so the "

@@ -61,7 +61,7 @@ class Environments:
                wrappers: Mapping[str, Mapping[str, Any]] | None = None,
                observation_dtype: Literal["float32", "float64"] = "float32",
                step_timeout: float | None = 300.0, action_mask: bool = False):
-    """Makes one environment to inspect it, and closes it. The first `reset` makes all n.
+    """Makes one environment, inspects it and closes it. The first `reset` makes all n.
 
     Args:
       name: see above; 'module:Id-v0' imports a module that registers the id, or that has a function
@@ -70,7 +70,7 @@ class Environments:
       vectorization: 'sync' steps one after the other; 'async' runs each in a separate process.
         Environments that render their observations are always 'async'.
       max_episode_steps: length limit of episodes; by default the registered one, or 1000.
-      pixels: side of square images to observe instead of the environment's own observations.
+      pixels: side of square images to observe, instead of the environment's own observations.
       stack: number of latest observations that the agent sees together.
       kwargs: arguments of the environment, as for `gymnasium.make`.
       wrappers: wrappers of the environment, from the inside out: 'module:Class' to its arguments

@@ -9,7 +9,7 @@ from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation
 def frames_per_step(env: gymnasium.Env) -> int:
   """Returns the number of simulator frames per action.
 
-  It knows the wrappers of Gymnasium and of this project that repeat actions, the Arcade Learning
+  It handles the wrappers of Gymnasium and of this project that repeat actions, the Arcade Learning
   Environment, and any wrapper or environment with an attribute `frames_per_step`. If an episode
   ends within an action's frames, all of them count.
   """

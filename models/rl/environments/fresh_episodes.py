@@ -6,7 +6,7 @@ import gymnasium
 
 
 class FreshEpisodes(gymnasium.Wrapper):
-  """Wrapper that remakes the environment for each episode, so that its seed determines it.
+  """Wrapper that remakes the environment for each episode, which then depends only on its seed.
 
   MinAtar's sticky actions need it: an episode's last action may be repeated in the next episode.
 

@@ -8,7 +8,7 @@ _NAMES = ("achieved_goal", "desired_goal")
 def goals_in(space: spaces.Space) -> tuple[int, int, int] | None:
   """Locates goals in a flat observation: starts of achieved and desired goal, and their length.
 
-  None unless the space is a dictionary with both, of the same length.
+  Returns None unless the space is a dictionary with both, of the same length.
   """
   first, sizes, place = {}, {}, 0
   for name, part in space.items() if isinstance(space, spaces.Dict) else ():

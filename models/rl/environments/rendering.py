@@ -101,7 +101,7 @@ def frames(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, step
 
 def rendered(settings: "EnvironmentSettings", seed: int, actions: np.ndarray, steps: Sequence[int],
              height: int) -> list[np.ndarray]:
-  """Does the same as `frames`, in this process; passes on the environment's errors."""
+  """Does the same as `frames`, but in this process; lets the environment's errors propagate."""
   from models.rl.environments.wrapper import EnvironmentWrapper, frame_of
   environment = EnvironmentWrapper(settings)
   environment.reset(seed=seed)

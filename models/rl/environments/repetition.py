@@ -49,7 +49,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def _played(environments: Environments) -> list[bytes]:
-  """Returns what the first steps of episodes with fixed seeds and actions look like."""
+  """Returns the contents of the first steps of episodes with fixed seeds and actions."""
   n = environments.number
   observation, failures = environments.reset({i: i for i in range(n)})
   seen = [observation.tobytes()]

@@ -52,7 +52,7 @@ class Vector:
     return [] if self._has_processes else list(getattr(self._vector, "envs", ()))
 
   def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls `reset` or `step` of Gymnasium's vector, and returns what it returns.
+    """Calls `reset` or `step` of Gymnasium's vector; returns its result.
 
     Raises:
       EnvironmentsLost: a process with an environment died.

@@ -100,7 +100,7 @@ class EnvironmentWrapper(gymnasium.Wrapper):
     self._broken = False
 
   def facts(self) -> Facts:
-    """Returns facts about it.
+    """Returns facts about the environment.
 
     Raises:
       UsageError: it renders, as some tasks do, but cannot here; or its action mask is missing or

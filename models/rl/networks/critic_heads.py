@@ -44,11 +44,11 @@ class CategoricalReturns:
     return tf.linalg.matvec(tf.nn.softmax(outputs), self._atoms())
 
   def target(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-    """Returns the distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`.
+    """Returns the target distribution on the atoms: `[n], [n], [n, atoms] -> [n, atoms]`.
 
     Args:
       rewards: discounted sums over n steps.
-      discounts: factors on what follows those steps.
+      discounts: factors on the return after those steps.
       following: the critic's outputs after those steps.
     """
     z = self._atoms()
@@ -100,7 +100,7 @@ class CategoricalReturns:
 
 
 def _returns(rewards: tf.Tensor, discounts: tf.Tensor, z: tf.Tensor) -> tf.Tensor:
-  """Returns the return after each atom: `[n], [n], [k] -> [n, k]`."""
+  """Returns the return for each atom of the next state: `[n], [n], [k] -> [n, k]`."""
   return rewards[:, tf.newaxis] + discounts[:, tf.newaxis] * z
 
 
@@ -139,7 +139,7 @@ class ExpectedReturns:
 
   def scalars(self, rewards: tf.Tensor, discounts: tf.Tensor, following: tf.Tensor
               ) -> dict[str, tf.Tensor]:
-    """Returns nothing to log."""
+    """Returns no scalars."""
     return {}
 
   def doubts(self, scalars: Mapping[str, float], replay: Any) -> dict[str, str]:

@@ -98,7 +98,7 @@ class Normalizer(tf.Module):
     Returns warnings about numbers that the policy cannot tell apart, each once.
 
     Raises:
-      UsageError: it has statistics but is not enabled; or the other way round, after steps.
+      UsageError: it has statistics but is disabled, or is enabled but has none after some steps.
     """
     self._check("of this run", has_learned=int(step_number()) > 0)
     if not self.enabled:

@@ -27,7 +27,7 @@ def wrap_optimizers(agent: str, make: Callable[[], keras.optimizers.Optimizer],
   so a tau of 1 copies the network.
 
   Args:
-    agent: name of the agent in gin files, whose settings these are.
+    agent: name of the agent in gin files, for error messages.
     make: makes a Keras optimizer.
     targets: the names of the networks that have target networks.
     tau: see above; above 0, and at most 1.

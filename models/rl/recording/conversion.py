@@ -42,13 +42,13 @@ def timesteps_of(environments: Environments, episode: Episode, stream: int, sour
 
 def episode_of(environments: Environments, seen: np.ndarray, taken: np.ndarray,
                rewards: np.ndarray, terminated: bool) -> Episode:
-  """Converts what the agent saw to an episode as its environment saw it.
+  """Converts an episode from the agent's view to the environment's.
 
   Args:
     environments: the environments, which must not use `pixels`.
     seen: observations `[t + 1, *shape]`.
     taken: actions float32 `[t, action_size]`.
-    rewards: [t]
+    rewards: [t].
     terminated: see `Episode`.
   """
   space, actions = environments.spaces

@@ -25,7 +25,7 @@ def insert(folders: Folders, environments: Environments, replay: Replay | Sequen
            normalizer: Normalizer | None = None, rewards: RewardNormalizer | None = None) -> None:
   """Inserts all episodes of some data sets into a replay, which must have room for them.
 
-  The normalizers, if given, receive their observations and normalize their rewards. Each episode
+  The normalizers, if given, receive the observations and normalize the rewards. Each episode
   goes into the stream with the fewest timesteps.
 
   Raises:
@@ -68,7 +68,7 @@ class RecordedActor(tf.Module):
       insert(self._folders, self.environments, self._replay, self._normalizer, self.rewards)
 
   def scalars(self) -> dict[str, tf.Tensor]:
-    """Returns nothing, because nothing changes."""
+    """Returns no scalars, because nothing changes."""
     return {}
 
   def close(self) -> None:

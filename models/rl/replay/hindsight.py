@@ -1,4 +1,4 @@
-"""Hindsight: replaces the goals of sampled transitions by goals reached later in the episode."""
+"""Hindsight: replaces the goals of sampled transitions with goals reached later in the episode."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -69,7 +69,7 @@ class Hindsight:
 
   def relabel(self, index: tf.Tensor, places: tf.Tensor, flag: tf.Tensor, reward: tf.Tensor
               ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Chooses the goals of transitions.
+    """Chooses goals for transitions, and recomputes their flags and rewards.
 
     Args:
       index: int64 [n], their first timesteps.

@@ -1,4 +1,4 @@
-"""Priorities of a replay: their updates by errors, and importance weights that correct for them."""
+"""Priorities of a replay: updates from errors, and importance weights that correct for them."""
 
 import replicator
 from models.rl.replay import sum_tree
@@ -17,7 +17,7 @@ def weights(priority: tf.Tensor, exponent: float) -> tf.Tensor:
 def change(copies: list[tf.Variable], index: tf.Tensor, errors: tf.Tensor, exponent: float) -> None:
   """Updates the priorities of sampled transitions, in one copy of a replay.
 
-  The copies are the largest priority, and the levels of the sum tree. Priorities do not change if
+  `copies` has the largest priority, then the levels of the sum tree. Priorities do not change if
   they are 0 or the error is not finite.
   """
   largest, *levels = copies

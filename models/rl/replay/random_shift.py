@@ -12,7 +12,7 @@ import tensorflow as tf
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class RandomShift:
-  """Augmentation, in a step, that shifts each image by whole pixels: `[n, h, w, c]` -> the same.
+  """Augmentation, inside a step, by random shifts of whole pixels: `[n, h, w, c]` -> the same.
 
   Border pixels are repeated outside. Reference: DrQ, arXiv:2004.13649, with one shift of each
   observation.

@@ -258,7 +258,7 @@ class Replay(tf.Module):
     return index - position + (position + steps) % self.stream_capacity
 
   def update_priorities(self, transitions: Transitions, errors: tf.Tensor) -> None:
-    """Sets the priorities of sampled transitions by their errors, if priority_exponent is above 0.
+    """Sets the priorities of sampled transitions from errors, if priority_exponent is above 0.
 
     A transition that has since been overwritten keeps priority 0. One whose error is not finite
     keeps its priority.
@@ -268,7 +268,7 @@ class Replay(tf.Module):
       errors: [n], of either sign.
 
     Raises:
-      UsageError: the errors have a wrong shape.
+      UsageError: the errors have the wrong shape.
     """
     if len(errors.shape) != 1:
       raise UsageError(f"Replay.update_priorities: the errors are {list(errors.shape)}; give one "

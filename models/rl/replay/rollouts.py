@@ -1,6 +1,6 @@
 """Rollouts: the newest steps of all environments, for on-policy learning.
 
-The actor inserts them all at once, and the policy evaluates them then. The agent trains on
+The actor inserts them all at once, and the policy evaluates them on insertion. The agent trains on
 minibatches of them, in a new order in each epoch, until the next rollout.
 """
 
@@ -25,7 +25,7 @@ class Experience(NamedTuple):
   action: tf.Tensor  # [n, a]
   log_probability: tf.Tensor  # [n], of the action, when it was taken.
   advantage: tf.Tensor  # [n], over the value of the observation, see `advantages`.
-  target: tf.Tensor  # [n], the return: the advantage and that value.
+  target: tf.Tensor  # [n], the return: the advantage plus that value.
 
 
 def advantages(reward: np.ndarray, flag: np.ndarray, value: np.ndarray, discount: float,
@@ -64,7 +64,7 @@ class Rollouts(tf.Module):
 
   Every replica has a copy, and takes its part of each minibatch of `train.global_batch_size`. The
   order is a function of the seed and the rollout's number. Steps in which an environment failed are
-  replaced by repeated ones.
+  replaced with repeated ones.
 
   Args:
     observation_shape: shape of one observation.

@@ -102,7 +102,7 @@ class WorldModel(Trained):
 
   def imagine(self, state: tf.Tensor, act: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
               noise: tf.Tensor, uniform: tf.Tensor) -> Dream:
-    """Imagines sequences.
+    """Imagines sequences from given states.
 
     Args:
       state: `[n, size]`.

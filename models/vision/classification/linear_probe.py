@@ -11,7 +11,7 @@ def linear_probe(features: np.ndarray, labels: np.ndarray, held_out_features: np
   and the standard deviation of the training examples. scikit-learn's `LogisticRegression` with its
   default penalty fits the classifier.
   """
-  from sklearn.linear_model import LogisticRegression  # It takes a second to load.
+  from sklearn.linear_model import LogisticRegression  # Slow to import.
   from sklearn.pipeline import make_pipeline
   from sklearn.preprocessing import StandardScaler
   if not (np.isfinite(features).all() and np.isfinite(held_out_features).all()):

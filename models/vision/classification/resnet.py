@@ -165,7 +165,7 @@ class ConvNorm(keras.layers.Layer):
   """A convolution and a `GlobalBatchNorm`: `[n, h, w, i] -> [n, h / stride, w / stride, filters]`.
 
   It pads both sides by half of the kernel, as PyTorch's networks do. With a stride of 2, 'same'
-  would pad the right side more than the left. For a 1x1 kernel, pixels are subsampled before,
+  would pad the right side more than the left. For a 1x1 kernel, pixels are subsampled first,
   because the gradient of a 1x1 convolution with a stride is unsafe on CPUs: see
   `replicator.strategies.tracing.graphs`. The `size` of a kernel is odd; `gamma` is the initializer
   of the normalization's scale.

@@ -17,7 +17,7 @@ import tensorflow as tf
 class ImageArrays(Labeled):
   """Images of a NumPy archive, or of a folder of `.npy` files: an `ImageSource`.
 
-  The images are an array uint8 [n, h, w, c], c = 1 or 3, or [n, h, w] of gray ones; the labels are
+  The images are an array uint8 [n, h, w, c], c = 1 or 3, or [n, h, w] if gray; the labels are
   integers [n] from 0 on, or class names. An archive, as written by `numpy.savez(path,
   images=images, labels=labels)`, is read into memory. The files of a folder are memory-mapped:
   images are read from disk when drawn, so the data may be larger than memory. Unpacking an archive

@@ -21,7 +21,7 @@ class ImageFolder(DecodedImages):
   numbers, if all names are numbers. Files are sorted by class and name, so example `i` is always
   the same image. Images are .jpg, .png, .webp, .tif, .avif, .bmp, .gif, .ppm and .pgm files; other
   files, broken links and unreadable folders are skipped and counted. Names that begin with a dot,
-  and system folders such as `lost+found`, are skipped. Links are followed, also to folders. Images
+  and system folders such as `lost+found`, are skipped. Links are followed, even to folders. Images
   are rotated by their EXIF orientation, gray becomes RGB, transparency becomes white, and only the
   first frame of an animation is used.
 
@@ -40,7 +40,7 @@ class ImageFolder(DecodedImages):
 
   def __init__(self, path: str, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT, labels: str | None = None) -> None:
-    """Lists the folder, and reads it if it fits.
+    """Lists the folder, and reads it if it fits into `memory_limit`.
 
     Args:
       path: the folder.

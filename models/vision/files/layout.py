@@ -15,7 +15,7 @@ JSON = "dataset.json"
 
 
 def from_folders(names: Sequence[str]) -> labels_lib.Labels:
-  """Makes labels from first folders, such as `cats` of `cats/more/001.jpg`; see `from_words`."""
+  """Makes labels from the first folders, such as `cats` in `cats/more/1.jpg`; see `from_words`."""
   return labels_lib.from_words(list(map(listing.class_of, names)))
 
 

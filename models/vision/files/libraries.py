@@ -17,7 +17,7 @@ import gin
 
 @gin.configurable
 class TFDS(DecodedImages):
-  """Images of a data set of TensorFlow Datasets: an `ImageSource` of [r, r, 3].
+  """Images of a TensorFlow Datasets data set: an `ImageSource` of [r, r, 3].
 
   It must be on this machine, in a format with random access, as written by `tfds build NAME
   --file_format=array_record`; nothing is downloaded. Its labels are read once at the start.
@@ -55,7 +55,7 @@ class PreparedImages(EncodedImages):
                image: str = "image", label: str | None = "label") -> None:
     """Opens the data set, and reads its labels; raises the UsageErrors of `TFDS`."""
     try:
-      import tensorflow_datasets as tfds  # It takes seconds.
+      import tensorflow_datasets as tfds  # Slow to import.
     except ImportError as error:
       raise UsageError("TFDS needs TensorFlow Datasets: pip install 'replicator[tfds]'") from error
     self.path = name
@@ -119,7 +119,7 @@ def _in(features: Any, place: Sequence[str]) -> list[str]:
 
 @gin.configurable
 class HuggingFace(DecodedImages):
-  """Images of a data set of Hugging Face: an `ImageSource` of [r, r, 3]."""
+  """Images of a Hugging Face data set: an `ImageSource` of [r, r, 3]."""
 
   def __init__(self, path: str, resolution: int, split: str = "train", image: str = "image",
                label: str | None = "label", on_error: str = "raise",
@@ -151,7 +151,7 @@ class ArrowImages(EncodedImages):
                label: str | None = "label") -> None:
     """Opens the data set, and reads its labels; raises the UsageErrors of `HuggingFace`."""
     try:
-      import datasets  # It takes seconds.
+      import datasets  # Slow to import.
     except ImportError as error:
       raise UsageError("HuggingFace needs the package datasets: pip install "
                        "'replicator[huggingface]'") from error

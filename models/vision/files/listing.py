@@ -58,7 +58,7 @@ def class_of(name: str) -> str:
 
 
 def none_found(left: Mapping[str, str]) -> str:
-  """Describes a folder or archive without images, given reasons of its other files."""
+  """Describes a folder or archive without images, given the reasons for skipping its files."""
   shown = [name for name in left if not is_hidden(name)]
   among = (f" among {len(shown):,} files, such as {shown[0]} ({left[shown[0]]})" if shown else "")
   return f"has no images{among}; file types: {' '.join(SUFFIXES)}"
@@ -85,7 +85,7 @@ def check_classes(path: str, images: Sequence[str], left: Mapping[str, str], ski
   Args:
     path: the folder or the archive.
     images: the names of the images, with their folders.
-    left: the reasons of the other files, by name.
+    left: why the other files were left out, by name.
     skips: whether to log a class that loses most of its files as an error, instead of raising.
     setting: the setting for skipping, such as `ImageFolder.on_error`.
 

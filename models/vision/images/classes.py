@@ -55,14 +55,14 @@ class Classes:
 
   @property
   def balanced(self) -> "Classes":
-    """The same classes with equal frequencies; one without examples keeps none."""
+    """The same classes with equal frequencies; classes without examples keep none."""
     return Classes(self.names, tuple(min(count, 1) for count in self.counts))
 
   def in_shares(self, count: int) -> np.ndarray:
     """Returns labels with the frequencies of the classes, int32 [count]; zeros without classes.
 
     The first m of n labels are those of `in_shares(m)`. Example j of a class with the share s has
-    the position (j + 1/2) / s. So any number of labels is divided by Webster's method, and equal
+    the position (j + 1/2) / s. This divides any number of labels by Webster's method, and equal
     classes alternate.
     """
     if not any(self.counts):
@@ -112,7 +112,7 @@ class Classes:
   def with_counts_of(self, other: "Classes") -> "Classes | None":
     """Returns these classes with their counts in another set.
 
-    None if that has no classes, or has examples of a class that is not among these.
+    Returns None if that set has no classes, or has examples of a class that is not among these.
     """
     counts, places = [0] * len(self), other.labels_in(self)
     for place, count in zip(places.tolist(), other.counts, strict=True):

@@ -1,4 +1,4 @@
-"""Decoding, cropping and resizing of one image; for a crop of a large JPEG, decodes only that."""
+"""Decoding, cropping and resizing of one image; of a large JPEG, only the crop is decoded."""
 
 import io
 import warnings
@@ -45,7 +45,7 @@ class Original:
   """
 
   def __init__(self, image: Image.Image, content: bytes = b"") -> None:
-    """Takes a Pillow image; and the content of its file, if it is not decoded yet."""
+    """Takes a Pillow image and, if it is not decoded yet, the content of its file."""
     self._image = image
     self._content = content
     turn = _turn(image)
@@ -158,7 +158,7 @@ def squared(image: Image.Image, resolution: int) -> Image.Image:
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-  """Returns the rotation by an image's EXIF tag; None if not needed, or if the tag is invalid."""
+  """Returns the rotation for an image's EXIF tag; None if not needed, or if the tag is invalid."""
   try:
     tag: Any = image.getexif().get(_ORIENTATION)
     return _TURNS.get(tag)

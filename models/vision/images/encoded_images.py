@@ -20,7 +20,7 @@ MEMORY_LIMIT = 2 ** 31
 
 
 class EncodedImages(Protocol):
-  """Numbered images, encoded as JPEG, PNG, ..., with a label each."""
+  """Numbered, labeled images, encoded as JPEG, PNG, ..."""
 
   path: str  # Their location, as the user wrote it.
   labels: np.ndarray  # int [n], which index `class_names`.
@@ -56,10 +56,11 @@ class DecodedImages(Labeled):
   """An `ImageSource` of center squares [r, r, channels] of the images `encoded`.
 
   If all images fit into `memory_limit` bytes, a thread pool decodes them at construction. Otherwise
-  each is decoded whenever it is drawn, and nothing is kept; a run sees the same examples.
+  each is decoded whenever it is drawn, and nothing is kept. A run sees the same examples
+  either way.
 
   An image that cannot be decoded ends the run, or is skipped. Images in memory do not include
-  skipped ones. If images are decoded when drawn, a skipped one is replaced by the next readable
+  skipped ones. If images are decoded when drawn, a skipped one is replaced with the next readable
   one, so that step s has the same examples on any number of workers. Replacements come from the
   same side of a validation split.
   """
@@ -68,7 +69,7 @@ class DecodedImages(Labeled):
 
   def __init__(self, encoded: EncodedImages, resolution: int, on_error: str = "raise",
                memory_limit: int = MEMORY_LIMIT, channels: int = 3) -> None:
-    """Decodes the images, if they fit.
+    """Decodes the images, if they fit into `memory_limit`.
 
     Args:
       encoded: the images.
@@ -94,7 +95,7 @@ class DecodedImages(Labeled):
     self._skipped: dict[int, str] = {}  # The reasons, by the number of the image.
     self._apart: list[frozenset[int]] = []  # Sets of held-out examples.
     self._lock = threading.Lock()
-    self._numbers: Sequence[int] = range(self.size)  # The examples, as `encoded` counts them.
+    self._numbers: Sequence[int] = range(self.size)  # The number in `encoded` of each example.
     self._kept = (self._decode_all() if self.size * np.prod(self.image_shape) <= memory_limit
                   else None)
     if self._kept:
@@ -110,7 +111,7 @@ class DecodedImages(Labeled):
         self.image_shape)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """Never replaces unreadable images at these indices by images elsewhere, or vice versa."""
+    """Never replaces unreadable images at these indices with images elsewhere, or vice versa."""
     self._apart.append(frozenset(np.asarray(indices).tolist()))
 
   def digest(self) -> str:
@@ -129,7 +130,7 @@ class DecodedImages(Labeled):
 
   def _draw(self, index: np.ndarray, read: Callable[[bytes], np.ndarray]
             ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads an image, or the next readable one, by `read`; returns it and its label."""
+    """Reads an image, or the next readable one, with `read`; returns it and its label."""
     part_of = lambda place: [place in each for each in self._apart]
     for further in range(self.size):
       place = (int(index) + further) % self.size
@@ -142,7 +143,7 @@ class DecodedImages(Labeled):
     raise self._none_readable()
 
   def _image(self, i: int, read: Callable[[bytes], np.ndarray]) -> np.ndarray | None:
-    """Reads an image of `encoded` by `read`; returns None to skip it."""
+    """Reads an image of `encoded` with `read`; returns None to skip it."""
     try:
       return read(self.encoded.read(i))
     except UsageError:

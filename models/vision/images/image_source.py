@@ -20,7 +20,7 @@ _SEED = 3  # Fixed, so that all runs hold out the same images.
 class ImageSource(Protocol):
   """Numbered, labeled images of one size: an example source for `replicator` input pipelines.
 
-  A source that knows its `labels`, int32 `[size]`, without loading images is `Labeled`. Labels of
+  A source that has its `labels`, int32 `[size]`, without loading images is `Labeled`. Labels of
   other sources are loaded with the images when needed.
   """
 
@@ -53,7 +53,7 @@ def in_words(labels: np.ndarray | None, class_names: Sequence[str]) -> str:
 
 
 class Labeled:
-  """The part of an `ImageSource` that knows the label of every example."""
+  """Base class of an `ImageSource` that has its labels without loading images."""
 
   labels: np.ndarray | None  # int32 [size], which index `class_names`; None if unknown.
   class_names: tuple[str, ...]
@@ -117,7 +117,7 @@ class SourceOf(Labeled):
 
   @property
   def labels(self) -> np.ndarray | None:  # type: ignore[override]
-    """The labels of all examples, int32 [size], if the wrapped source knows them."""
+    """The labels of all examples, int32 [size], if the wrapped source has them."""
     return getattr(self._source, "labels", None)
 
   def load(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -129,7 +129,7 @@ class SourceOf(Labeled):
     return digest_of(self._source)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """Never replaces unreadable images at these indices by images elsewhere, or vice versa."""
+    """Never replaces unreadable images at these indices with images elsewhere, or vice versa."""
     _keep_apart(self._source, indices)
 
 
@@ -144,7 +144,7 @@ class Subset(SourceOf):
 
   @property
   def labels(self) -> np.ndarray | None:  # type: ignore[override]
-    """The labels of these examples, int32 [size], if the wrapped source knows them."""
+    """The labels of these examples, int32 [size], if the wrapped source has them."""
     of_all = super().labels
     return None if of_all is None else of_all[self._indices]
 
@@ -162,7 +162,7 @@ class Subset(SourceOf):
     return of_all and hashed(np.array(of_all), self._indices)
 
   def keep_apart(self, indices: np.ndarray) -> None:
-    """Does the same in the wrapped source; `indices` are of this one."""
+    """Calls it for the wrapped source; `indices` are those of this one."""
     super().keep_apart(self._indices[indices])
 
 
@@ -172,7 +172,7 @@ def train_validation_split(source: ImageSource, validation_split: float,
 
   The split is stratified by class. A class with two or more images has at least one in both parts.
   The only image of a class is trained on, unless all classes have a single image. Classes are those
-  of `labels`, int [size], by default of the source if it knows its labels.
+  of `labels`, int [size]; by default those of the source, if it has labels.
 
   Raises:
     UsageError: a part would be empty.

@@ -86,7 +86,7 @@ def _of_one_kind(pairs: Sequence[tuple[str, Any]], class_names: Sequence[str], w
 def _plain(label: Any, count: int) -> int | str | None:
   """Converts a label in a JSON file of `count` classes (0: unknown) to a number or a name.
 
-  None if it is invalid.
+  Returns None if it is invalid.
   """
   if type(label) is list:
     is_one_hot = label.count(1) == 1 and label.count(0) == len(label) - 1
@@ -182,12 +182,12 @@ def in_array(values: Iterable[Any]) -> np.ndarray:
 
 
 def from_values(values: np.ndarray, what: str, names: Sequence[str] | None = None) -> Labels:
-  """Converts values [n] of an array or a library to labels: integers, strings or booleans.
+  """Makes labels from values [n] of an array or a library: integers, strings or booleans.
 
   Integers may be stored as floats. `names` are as for `from_numbers`.
 
   Raises:
-    UsageError: a value is invalid or missing; the message says in `what`.
+    UsageError: a value is invalid or missing; the message begins with `what`.
   """
   kind, whole = values.dtype.kind, np.ones(len(values), bool)
   if kind in "US":
@@ -220,7 +220,7 @@ def from_numbers(numbers: np.ndarray, what: str, names: Sequence[str] | None = N
   without images.
 
   Raises:
-    UsageError: a number is negative, or too large for a class; the message says in `what`.
+    UsageError: a number is negative, or too large for a class; the message begins with `what`.
   """
   most = len(names) if names else MOST
   for number in (numbers.min(), numbers.max()):

@@ -19,7 +19,7 @@ class _Relabeled(SourceOf):
 
   @property
   def labels(self) -> np.ndarray | None:  # type: ignore[override]
-    """The labels of all examples, int32 [size], if the wrapped source knows them."""
+    """The labels of all examples, int32 [size], if the wrapped source has them."""
     of_other = super().labels
     return None if of_other is None else self._places[of_other]
 

@@ -1,4 +1,4 @@
-"""Calls functions of one item for many items, in a pool of threads."""
+"""Applies functions of one item to many items, in a pool of threads."""
 
 import functools
 import os

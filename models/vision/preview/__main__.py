@@ -5,8 +5,8 @@
 
 DATA is any data that `models.vision.sources.open_encoded` opens. The page shows the counts and some
 images of each class, a batch as in training, and the sizes of the images. It warns about skipped
-files, images that are unreadable, nearly black or enlarged, mixed sizes, and exact copies, also
-among the images of `--test`.
+files, images that are unreadable, nearly black or enlarged, mixed sizes, and exact copies,
+including those among the images of `--test`.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if value is not None and value < 1:
       raise UsageError(f"--{name}={value}: must be at least 1")
   config.parse([], flags.gin_param)
-  Augmentation()  # Raises an error for a wrong value, before images are looked at.
+  Augmentation()  # Raises an error for a wrong value before images are read.
   set_pixel_limit()
   flags.out = flags.out.expanduser()
   if not flags.out.parent.is_dir():

@@ -72,7 +72,7 @@ def examine(encoded: EncodedImages, most: int | None = None,
             shown: Shown | None = None) -> Survey:
   """Examines all images, or at most `most` of them, drawn at random.
 
-  `shown` is called with the numbers of examined images and of all.
+  `shown` is called with the numbers of examined and of all images.
 
   Raises:
     UsageError: none can be read.

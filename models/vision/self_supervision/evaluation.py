@@ -80,7 +80,7 @@ class FeatureEvaluator:
 
   def _accuracies(self, features: Sequence[np.ndarray], neighbors: int, metric: str
                   ) -> tuple[float, float]:
-    from sklearn.neighbors import KNeighborsClassifier  # It takes a second to load.
+    from sklearn.neighbors import KNeighborsClassifier  # Slow to import.
     if not all(np.isfinite(x).all() for x in features):
       return float("nan"), float("nan")
     (_, labels), (_, held_out_labels) = self._examples

@@ -39,7 +39,7 @@ def shard_name(number: int, count: int) -> str:
 def write_shard(path: Path, examples: Iterable[tuple[bytes, int]],
                 class_names: tuple[str, ...]) -> None:
   """Writes a shard of encoded images with labels, then its index, each atomically."""
-  temporary = path.with_name(f".{path.name}")  # An interrupted conversion overwrites it.
+  temporary = path.with_name(f".{path.name}")  # A resumed conversion overwrites it.
   entries, position = [], 0
   with tf.io.TFRecordWriter(str(temporary)) as writer:
     for content, label in examples:
@@ -137,7 +137,7 @@ class ShardedImages(EncodedImages):
 
 @gin.configurable
 class TFRecords(DecodedImages):
-  """Images of the shards that `replicator convert` wrote: an `ImageSource`.
+  """Images in shards written by `replicator convert`: an `ImageSource`.
 
   Example `i` is example `i` of the converted data, so a run draws the same examples from both.
 

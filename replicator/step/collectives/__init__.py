@@ -1,1 +1,1 @@
-"""Operations across replicas: what a step calls, and how its tensors travel."""
+"""Collectives: the operations that a step calls, and how they move tensors between replicas."""

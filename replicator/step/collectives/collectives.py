@@ -1,22 +1,23 @@
-"""Operations across replicas, for any place in a step, and for plain eager code (one replica).
+"""Collectives, for use anywhere in a step and in plain eager code (as one replica).
 
-Every function takes any nest of tensors or numbers, keeps `None`, and makes one collective per
-dtype, however many leaves the nest has. Every replica must make the same calls in the same order,
-with the same structures and shapes; otherwise tracing ends with a `UsageError` that names the call.
-A call must stand in the step itself, not in a `tf.while_loop`, `tf.cond` or `tf.function` inside
-it. Under 'parameter_server' a step sees one replica, its own.
+Each function takes any nest of tensors or numbers, keeps `None`, and runs one collective per dtype,
+however many leaves the nest has. All replicas must make the same calls in the same order, with the
+same structures and shapes; otherwise tracing raises a `UsageError` that names the call. Make
+the calls directly in the step, not in a `tf.while_loop`, `tf.cond` or `tf.function` inside it.
+Under 'parameter_server', a step sees only one replica: its own.
 
-`groups` are disjoint lists of replicas, of equal size, that together hold all replicas, such as
-`[[0, 1], [2, 3]]`; None is one group of all. Each group acts as if it were alone. The sums of all
-groups travel in one collective, which grows with the number of groups.
+`groups` partitions the replicas into lists of equal size, such as `[[0, 1], [2, 3]]`; None is one
+group of all replicas. Each group acts as if it were alone. The sums of all groups travel in one
+collective, whose size grows with the number of groups.
 
 The loss of a replica is the mean over its own examples, and the optimizer averages gradients over
-the replicas. The gradients below make that average the gradient of the same program on one replica:
-r is a replica, s runs over the replicas of r's group, and dy is the gradient that arrives.
+the replicas. With the gradients below, that average equals the gradient of the same program on one
+replica. In the equations, r is a replica, s runs over the replicas of r's group, and dy is the
+incoming gradient.
 
-What a function returns has the structure and the dtypes of its arguments, but for one exception:
-sums of 8 and 16 bit integers are int32, and those of uint32 are int64, because they may not fit.
-float16 and bfloat16 are added up in 32 bits.
+Results have the structure and dtypes of the arguments, with one exception: sums of 8- and 16-bit
+integers are int32, and sums of uint32 are int64, to avoid overflow. float16 and bfloat16 are summed
+in float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +32,10 @@ import tree
 
 
 def all_sum(values: Nest, groups: Groups = None) -> Nest:
-  """The sum over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
+  """Sums tensors over replicas, `[...] -> [...]`: `y_r = sum_s x_s`, so `dx_r = sum_s dy_s`.
 
-  As in NumPy, sums of small integers are wider: 8 and 16 bits become int32, and uint32 becomes
-  int64.
+  As in NumPy, sums of small integers have a wider dtype: 8- and 16-bit integers become int32, and
+  uint32 becomes int64.
 
   Raises:
     UsageError: a tensor is bool.
@@ -44,27 +45,27 @@ def all_sum(values: Nest, groups: Groups = None) -> Nest:
 
 
 def all_mean(values: Nest, groups: Groups = None) -> Nest:
-  """The mean over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
+  """Averages tensors over replicas, `[...] -> [...]`: `y_r = mean_s x_s`, so `dx_r = mean_s dy_s`.
 
   Raises:
-    UsageError: a tensor is not floating.
+    UsageError: a tensor is not floating-point.
   """
   values, group = validation.checked_call("all_mean", values, groups, _floating)
   return packing.group_sum(values, group, divisor=group.size)
 
 
 def all_min(values: Nest, groups: Groups = None) -> Nest:
-  """The smallest value over replicas: `[...] -> [...]`; for bools, whether all are true.
+  """Computes the elementwise minimum over replicas, `[...] -> [...]`; for bools, logical AND.
 
-  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the smallest value.
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m is the number of replicas that have the minimum.
   """
   return _extreme("all_min", values, groups, tf.reduce_min, tf.reduce_all)
 
 
 def all_max(values: Nest, groups: Groups = None) -> Nest:
-  """The largest value over replicas: `[...] -> [...]`; for bools, whether any is true.
+  """Computes the elementwise maximum over replicas, `[...] -> [...]`; for bools, logical OR.
 
-  `dx_r = [x_r = y] / m sum_s dy_s`, where m replicas share the largest value.
+  `dx_r = [x_r = y] / m sum_s dy_s`, where m is the number of replicas that have the maximum.
   """
   return _extreme("all_max", values, groups, tf.reduce_max, tf.reduce_any)
 
@@ -78,7 +79,7 @@ def _extreme(call: str, values: Nest, groups: Groups, of_numbers: Callable, of_b
 
 
 def all_gather(values: Nest, groups: Groups = None) -> Nest:
-  """The tensors of all replicas, stacked in the group's order: `[...] -> [replicas, ...]`.
+  """Stacks the tensors of all replicas, in the group's order: `[...] -> [replicas, ...]`.
 
   `y_r[s] = x_s`, so `dx_r = sum_s dy_s[r]`.
   """
@@ -87,11 +88,11 @@ def all_gather(values: Nest, groups: Groups = None) -> Nest:
 
 
 def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
-  """The tensors of all replicas, joined along `axis`: `[n, ...] -> [replicas * n, ...]`.
+  """Concatenates the tensors of all replicas along `axis`: `[n, ...] -> [replicas * n, ...]`.
 
-  `dx_r` is replica r's part of `sum_s dy_s`. The replicas may differ in n, which need not be known
-  before the step runs, as after `tf.boolean_mask`; then one more collective exchanges it. Negative
-  axes count from the last.
+  `dx_r` is replica r's part of `sum_s dy_s`. n may differ between replicas, and may be unknown
+  until the step runs, as after `tf.boolean_mask`; one more collective then exchanges the lengths.
+  A negative `axis` counts from the end.
 
   Raises:
     UsageError: a tensor has no such axis.
@@ -108,19 +109,19 @@ def all_concat(values: Nest, axis: int = 0, groups: Groups = None) -> Nest:
 
 
 def _joined(x: tf.Tensor, axis: int) -> tf.Tensor:
-  """Tensors that are stacked, joined along an axis of their own."""
+  """Concatenates stacked tensors along one of their own axes."""
   if axis % (x.shape.rank - 1) == 0 and x.shape.is_fully_defined():
     return tf.reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
   return tf.concat(tf.unstack(x), axis)
 
 
 def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
-  """The tensors of the replica at position `source` of its group, on all: `[...] -> [...]`.
+  """Copies tensors from the replica at position `source` of each group to the whole group.
 
-  `y_r = x_source`, so `dx_source = sum_s dy_s`, and zero on the other replicas.
+  `[...] -> [...]`: `y_r = x_source`, so `dx_source = sum_s dy_s`, and dx is zero on the others.
 
   Raises:
-    UsageError: the group has no such replica.
+    UsageError: `source` is not a position in the group.
   """
   values, group = validation.checked_call(f"broadcast, source {source}", values, groups)
   if not 0 <= source < group.size:
@@ -131,22 +132,22 @@ def broadcast(values: Nest, source: int, groups: Groups = None) -> Nest:
 
 
 def reduce_scatter(values: Nest, groups: Groups = None) -> Nest:
-  """This replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
+  """Returns this replica's part of the sum over replicas: `[replicas * n, ...] -> [n, ...]`.
 
-  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is all `dy_s`, joined. Small integers become
-  wider as in `all_sum`.
+  `y_r = (sum_s x_s)[r n : (r + 1) n]`, so every `dx_r` is the concatenation of all `dy_s`. Small
+  integers are widened as in `all_sum`.
 
   Raises:
-    UsageError: a tensor is bool, or its first axis does not divide by the size of the group.
+    UsageError: a tensor is bool, or its first axis is not divisible by the group size.
   """
   values, group = validation.checked_call("reduce_scatter", values, groups, _numeric)
   return packing.group_scatter(_divided("reduce_scatter", _widened(values), group), group)
 
 
 def gather_parts(values: Nest) -> Nest:
-  """All parts of values that are divided over the replicas: `[n] -> [replicas, n]`.
+  """Gathers all parts of values that are sharded over the replicas: `[n] -> [replicas, n]`.
 
-  It is `all_gather`, and its tensors are smaller on more replicas, as the doctor should know.
+  Like `all_gather`, but hooks learn that n shrinks as replicas are added; see `Transfer.parts`.
   """
   values, _ = validation.checked_call("gather_parts", values, None)
   return packing.gather_parts(values)
@@ -155,10 +156,10 @@ def gather_parts(values: Nest) -> Nest:
 def all_to_all(values: Nest, groups: Groups = None) -> Nest:
   """Sends part s of each replica's tensor to replica s: `[replicas * n, ...]`, in and out.
 
-  With x and y seen as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
+  With x and y viewed as `[replicas, n, ...]`: `y_r[s] = x_s[r]`, so `dx_r[s] = dy_s[r]`.
 
   Raises:
-    UsageError: the first axis of a tensor does not divide by the size of the group.
+    UsageError: the first axis of a tensor is not divisible by the group size.
   """
   values, group = validation.checked_call("all_to_all", values, groups)
   received = packing.group_exchange(_divided("all_to_all", values, group), group)
@@ -166,7 +167,8 @@ def all_to_all(values: Nest, groups: Groups = None) -> Nest:
 
 
 def _divided(call: str, values: Nest, group: Group) -> Nest:
-  """A part for each replica of the group: `[size * n, ...] -> [size, n, ...]`."""
+  """Splits tensors into a part for each replica of the group: `[size * n, ...] -> [size, n, ...]`.
+  """
   def parts(x: tf.Tensor) -> tf.Tensor:
     if x.shape.rank == 0 or x.shape[0] % group.size:
       raise UsageError(f"{call}: the first axis of a tensor of shape {x.shape} does not divide "
@@ -175,14 +177,14 @@ def _divided(call: str, values: Nest, group: Group) -> Nest:
   return map_tensors(parts, values)
 
 
-# ---- Items that the replicas divide among themselves --------------------------------------------
+# ---- Items divided among the replicas -----------------------------------------------------------
 
 
 def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups = None
                ) -> list[Nest]:
-  """`[fn(item) for item in items]` on every replica, each item computed by one replica.
+  """Computes `[fn(item) for item in items]` on all replicas, dividing the items among them.
 
-  Replica r of a group computes the items r, r + size, ... All results travel in one collective per
+  Replica r of a group computes items r, r + size, ... All results travel in one collective per
   dtype, whatever their shapes. With `y = fn(item)`, the gradient is
   `ditem = fn'(item)^T sum_s dy_s` on the replica that computed the item, and zero on the others.
 
@@ -200,15 +202,15 @@ def map_gather(items: Sequence[Nest], fn: Callable[[Nest], Nest], groups: Groups
 
 def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum",
                groups: Groups = None) -> Nest:
-  """Reduces `fn(item)` over all items, on every replica; see `map_gather`.
+  """Reduces `fn(item)` over all items, divided among the replicas; see `map_gather`.
 
   Args:
     items: nests of tensors, the same on every replica.
     fn: as for `map_gather`; it returns the same structure and shapes for every item.
-    op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider, see `all_sum`.
+    op: 'sum', 'mean', 'min' or 'max'. Sums of small integers are wider; see `all_sum`.
 
   Raises:
-    UsageError: the op is unknown, or there are no items.
+    UsageError: `op` is unknown, or there are no items.
   """
   added = lambda xs: tf.add_n([validation.as_added(x) for x in xs])
   reductions = {"sum": added, "mean": lambda x: added(x) / len(items),
@@ -224,7 +226,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
   reduced = tree.map_structure(lambda *x: None if x[0] is None else reductions[op](x), *results)
   if op in ("min", "max"):
     return reduced
-  # The mean of integers is floating.
+  # The mean of integers is floating-point.
   return tree.map_structure(
       lambda y, x: tf.cast(y, x.dtype) if y is not None and x.dtype.is_floating else y,
       packing.group_sum(reduced, group), results[0])
@@ -232,7 +234,7 @@ def map_reduce(items: Sequence[Nest], fn: Callable[[Nest], Nest], op: str = "sum
 
 def _divide_among_replicas(call: str, items: Sequence[Nest], fn: Callable[[Nest], Nest],
                            groups: Groups) -> tuple[list[Nest], Group]:
-  """`fn(item)` for each item on the replica that owns it, and zeros on the others."""
+  """Computes `fn(item)` for each item on the replica that owns it; the others get zeros."""
   items, group = validation.checked_call(call, list(items), groups)
   if not items:
     raise UsageError(f"{call}: there are no items")
@@ -249,14 +251,14 @@ def _on_owner(fn: Callable[[Nest], Nest], item: Nest, is_owner: tf.Tensor) -> Ne
     structure[:] = [fn(item)]
     return [tf.convert_to_tensor(x) for x in tree.flatten(structure[0]) if x is not None]
 
-  # Traced first, for the shapes of the results: the replicas that do not own the item need them.
+  # Traced first: replicas that do not own the item need the shapes of its results.
   compute = tf.function(flat_results, autograph=False).get_concrete_function()
   zeros = lambda: [tf.zeros(x.shape, x.dtype) for x in compute.structured_outputs]
   results = iter(tf.cond(is_owner, compute, zeros))
   return tree.map_structure(lambda x: None if x is None else next(results), structure[0])
 
 
-# ---- Which tensors a call takes ------------------------------------------------------------------
+# ---- Dtypes -------------------------------------------------------------------------------------
 
 
 def _numeric(call: str, x: tf.Tensor) -> None:
@@ -272,5 +274,5 @@ def _floating(call: str, x: tf.Tensor) -> None:
 
 
 def _widened(values: Nest) -> Nest:
-  """Integers in the dtype in which they travel, which holds the sum over any number of replicas."""
+  """Casts integers to the dtype in which collectives move and sum them."""
   return map_tensors(lambda x: validation.as_added(x) if x.dtype.is_integer else x, values)

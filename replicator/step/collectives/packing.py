@@ -1,4 +1,4 @@
-"""Nests of tensors packed into one tensor per dtype, to travel in groups of replicas."""
+"""Packs nests of tensors into one tensor per dtype, and moves them within groups of replicas."""
 
 import functools
 import math
@@ -15,12 +15,12 @@ import tree
 
 def group_sum(values: Nest, group: Group, divisor: int = 1,
               sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
-  """The sum of each tensor over the group's replicas, divided by `divisor`: `[...] -> [...]`.
+  """Sums each tensor over the group's replicas, and divides it by `divisor`: `[...] -> [...]`.
 
-  The sum is that of `sent(tensor)`.
+  `sent` converts each tensor to what is summed.
   """
   def move(packed: tf.Tensor) -> tf.Tensor:
-    # Divided before the sum, which could overflow if the replicas' gradients are large.
+    # Divided before the sum, which could overflow if the gradients are large.
     return primitives.all_reduce(packed / divisor if divisor > 1 else packed)
   if group.is_whole:
     return _moved(move, values, sent=sent)
@@ -30,29 +30,29 @@ def group_sum(values: Nest, group: Group, divisor: int = 1,
 
 
 def group_gather(values: Nest, group: Group) -> Nest:
-  """The tensors of the group's replicas, in the group's order: `[...] -> [size, ...]`."""
+  """Stacks the tensors of the group's replicas, in the group's order: `[...] -> [size, ...]`."""
   if context.num_replicas() == 1:
     return map_tensors(lambda x: x[tf.newaxis], values)
   return map_tensors(group.own, _moved(primitives.all_gather, values, added=1))
 
 
 def gather_parts(values: Nest) -> Nest:
-  """The parts that all replicas have of values: `[n] -> [replicas, n]`, n smaller on more replicas.
+  """Gathers the parts of sharded values: `[n] -> [replicas, n]`; n shrinks as replicas are added.
   """
   return _moved(functools.partial(primitives.all_gather, of_parts=True), values, added=1)
 
 
 def group_exchange(values: Nest, group: Group) -> Nest:
-  """Part r of the tensors of the group's replicas: `[size, ...] -> [size, ...]`."""
+  """Sends part s of each tensor to replica s of the group: `[size, ...] -> [size, ...]`."""
   placed = map_tensors(group.placed, values)
   return map_tensors(group.own, _moved(primitives.all_to_all, placed, kept=1))
 
 
 def group_scatter(values: Nest, group: Group,
                   sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
-  """This replica's part of the sum over the group's replicas: `[size, ...] -> [...]`.
+  """Returns this replica's part of the sum over the group's replicas: `[size, ...] -> [...]`.
 
-  The sum is that of `sent(tensor)`.
+  `sent` converts each tensor to what is summed.
   """
   if group.is_whole and context.num_replicas() > 1:
     return _moved(primitives.reduce_scatter, values, kept=1, added=-1, sent=sent)
@@ -62,9 +62,9 @@ def group_scatter(values: Nest, group: Group,
 
 
 def group_concat(values: Nest, axis: int, group: Group) -> Nest:
-  """The tensors of the group's replicas, of any lengths along `axis`, joined in the group's order.
+  """Concatenates the tensors of the group's replicas along `axis`, in the group's order.
 
-  They travel with zeros up to the longest.
+  Their lengths along `axis` may differ: they travel padded with zeros to the longest.
   """
   tensors = [x for x in tree.flatten(values) if x is not None]
   own = tf.stack([tf.shape(x)[axis] for x in tensors])
@@ -90,14 +90,18 @@ def _shortened(x: tf.Tensor, axis: int, length: tf.Tensor) -> tf.Tensor:
   return tf.ensure_shape(tf.slice(x, [0] * x.shape.rank, sizes), freed(x.shape, axis))
 
 
-# ---- One move for each dtype --------------------------------------------------------------------
+# ---- One move per dtype -------------------------------------------------------------------------
 
 
 def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, added: int = 0,
            sent: Callable[[tf.Tensor], tf.Tensor] = as_added) -> Nest:
-  """Moves a nest. The first `kept` axes of its tensors are equal; a move adds `added` before."""
+  """Moves a nest of tensors, packed into one tensor per dtype.
+
+  The first `kept` axes of all tensors are equal. `move` adds `added` axes before them; -1 if it
+  removes one.
+  """
   if context.num_replicas() == 1:
-    return map_tensors(tf.identity, values)  # The doctor sees where the global batch is.
+    return map_tensors(tf.identity, values)  # Marks values of the global batch for the doctor.
   flat = tree.flatten(values)
   travelling = [None if x is None else sent(x) for x in flat]
   for dtype in sorted({x.dtype for x in travelling if x is not None}, key=lambda d: d.name):
@@ -110,7 +114,7 @@ def _moved(move: Callable[[tf.Tensor], tf.Tensor], values: Nest, kept: int = 0, 
 
 
 def _packed(parts: list[tf.Tensor], kept: int) -> tf.Tensor:
-  """The tensors, end to end behind their first `kept` axes."""
+  """Lays the tensors end to end behind their first `kept` axes."""
   if len(parts) == 1:
     return parts[0]
   return tf.concat([tf.reshape(x, [*x.shape[:kept], -1]) for x in parts], axis=kept)
@@ -118,7 +122,7 @@ def _packed(parts: list[tf.Tensor], kept: int) -> tf.Tensor:
 
 def _unpacked(packed: tf.Tensor, parts: list[tf.Tensor], kept: int, added: int
               ) -> list[tf.Tensor]:
-  """The moved parts of a packed tensor, which has `added` axes before the axes of `_packed`."""
+  """Splits a moved tensor into its parts; the move added `added` axes before those of `_packed`."""
   if len(parts) == 1:
     return [packed]
   begin, sizes = packed.shape[:kept + added], [_sizes(x)[kept:] for x in parts]
@@ -127,5 +131,5 @@ def _unpacked(packed: tf.Tensor, parts: list[tf.Tensor], kept: int, added: int
 
 
 def _sizes(x: tf.Tensor) -> list:
-  """The shape of a tensor; an int32 [] where the graph does not know it."""
+  """Returns the shape of a tensor, with an int32 [] for each size that is unknown to the graph."""
   return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(x.shape)]

@@ -5,9 +5,8 @@
     reduce_scatter  y_r = sum_s x_s[r]  [replicas, ...] -> [...]  dx = all_gather(dy)
     all_to_all      y_r[s] = x_s[r]     in and out [replicas, ...]  dx = all_to_all(dy)
 
-Every other collective is made of these. Replicas that share memory read each other's tensors. All
-others meet in TensorFlow's collective operations, which are rings between CPUs, and NCCL's between
-GPUs.
+All other collectives are built from these. Replicas that share memory read each other's tensors.
+Other replicas use TensorFlow's collective operations: rings between CPUs, and NCCL between GPUs.
 """
 
 import functools
@@ -22,38 +21,38 @@ import tensorflow as tf
 
 
 def all_reduce(x: tf.Tensor) -> tf.Tensor:
-  """The sum over all replicas: `[...] -> [...]`."""
+  """Sums a tensor over all replicas: `[...] -> [...]`."""
   return _moved("all_reduce", x, all_reduce)
 
 
 def all_gather(x: tf.Tensor, of_parts: bool = False) -> tf.Tensor:
-  """The tensors of all replicas: `[...] -> [replicas, ...]`.
+  """Stacks the tensors of all replicas: `[...] -> [replicas, ...]`.
 
-  If they are the parts of a value, they are smaller on more replicas.
+  Set `of_parts` if they are the parts of a sharded value, which shrink as replicas are added.
   """
   return _moved("all_gather", x, lambda dy: tf.reduce_sum(all_to_all(dy), axis=0), of_parts)
 
 
 def reduce_scatter(x: tf.Tensor) -> tf.Tensor:
-  """The sum of part r of the tensors of all replicas: `[replicas, ...] -> [...]`."""
+  """Sums part r of the tensors of all replicas on replica r: `[replicas, ...] -> [...]`."""
   return _moved("reduce_scatter", x, all_gather)
 
 
 def all_to_all(x: tf.Tensor) -> tf.Tensor:
-  """Part r of the tensors of all replicas: `[replicas, ...] -> [replicas, ...]`."""
+  """Sends part s of the tensor to replica s: `[replicas, ...] -> [replicas, ...]`."""
   return _moved("all_to_all", x, all_to_all)
 
 
 def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor],
            of_parts: bool = False) -> tf.Tensor:
-  """The result of a move of `x` on this replica; `gradient` is the move's own."""
+  """Moves `x`; returns the result on this replica. `gradient` computes dx from dy."""
   size = x.shape.num_elements()
   transfer = Transfer(move, None if size is None else size * x.dtype.size,
                       context.num_replicas() if of_parts else None)
   for hook in context.current().hooks:
     hook.transferred(transfer)
   if context.current().is_apart:
-    result = tf.compat.v1.placeholder(x.dtype)  # What depends on it cannot be computed apart.
+    result = tf.compat.v1.placeholder(x.dtype)  # Nothing that depends on it can be computed apart.
   elif isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
     return _on_tpu(move, x)
   else:
@@ -62,51 +61,51 @@ def _moved(move: str, x: tf.Tensor, gradient: Callable[[tf.Tensor], tf.Tensor],
                    x.shape[1:] if move == "reduce_scatter" else x.shape)
   if not x.dtype.is_floating:
     return result
-  # The gradient of `tf.gather` is no tensor yet.
+  # The gradient of `tf.gather` is an IndexedSlices.
   return tensorflow_internals.with_gradient(
       [result], [x], lambda dy: [gradient(tf.convert_to_tensor(dy))])[0]
 
 
-# ---- By strategy, for the tensors of all replicas of this process -------------------------------
+# ---- Moves by strategy, for the tensors of all replicas of this process -------------------------
 
 
 def _merged(move: str, strategy: tf.distribute.Strategy, x: Any) -> Any:
   devices = strategy.extended.worker_devices
   tensors = strategy.experimental_local_results(x)
-  if len(tensors) < len(devices):  # A tensor that is the same on every replica comes once.
+  if len(tensors) < len(devices):  # A tensor that all replicas share is given once.
     tensors = tensors * len(devices)
   launchers = tensorflow_internals.collective_launchers(strategy)
   if not launchers:
-    # On the devices of the tensors, which may be on another logical device than the first.
+    # On the tensors' own devices, which may not be the first logical devices of the replicas.
     devices = [x.device or device for device, x in zip(devices, tensors, strict=True)]
     return _per_replica(strategy, _in_memory(move, devices, tensors))
-  if move == "reduce_scatter":  # Each replica adds up what arrives.
+  if move == "reduce_scatter":  # Each replica sums the parts it receives.
     parts = tensorflow_internals.launched(launchers, "all_to_all", tensors)
     return _per_replica(strategy, [
         _on(device, _summed, x) for device, x in zip(devices, parts, strict=True)])
   if move != "all_reduce":
     return _per_replica(strategy, tensorflow_internals.launched(launchers, move, tensors))
-  # Its destinations are devices, and the arguments of a step have none.
+  # The destinations of the sum are devices, and the arguments of a step have none.
   placed = _per_replica(strategy, [
       _on(device, tf.identity, x) for device, x in zip(devices, tensors, strict=True)])
   return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, [(placed, placed)])[0]
 
 
 def _per_replica(strategy: tf.distribute.Strategy, tensors: Sequence[tf.Tensor]) -> Any:
-  """The value that has these tensors, one for each replica of this process."""
+  """Makes a per-replica value from one tensor for each replica of this process."""
   return strategy.experimental_distribute_values_from_function(
       lambda replica: tensors[replica.replica_id_in_sync_group % len(tensors)])
 
 
 def _in_memory(move: str, devices: Sequence[str], tensors: Sequence[tf.Tensor]
                ) -> list[tf.Tensor]:
-  """A move between devices that share memory, or copy from each other."""
+  """Moves tensors between devices that share memory or copy from each other."""
   if move in ("all_to_all", "reduce_scatter"):
     parts = [tf.unstack(x) for x in tensors]
     join = tf.stack if move == "all_to_all" else tf.add_n
     return [_on(device, join, of_replica)
             for device, *of_replica in zip(devices, *parts, strict=True)]
-  # Made once and read by all, so that the work grows with the number of replicas, not its square.
+  # Computed once and read by all, so the work grows with the number of replicas, not its square.
   result = _on(devices[0], tf.add_n if move == "all_reduce" else tf.stack, tensors)
   return [result] * len(devices)
 
@@ -121,7 +120,7 @@ def _summed(x: tf.Tensor) -> tf.Tensor:
 
 
 def _on_tpu(move: str, x: tf.Tensor) -> tf.Tensor:
-  """A move as a sum over replicas, which TensorFlow differentiates and compiles for TPUs."""
+  """Moves `x` by a sum over replicas, which TensorFlow differentiates and compiles for TPUs."""
   replica, count = tf.distribute.get_replica_context(), context.num_replicas()
   if move in ("all_reduce", "reduce_scatter"):
     total = replica.all_reduce(tf.distribute.ReduceOp.SUM, x)
@@ -132,6 +131,6 @@ def _on_tpu(move: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def in_slot(x: tf.Tensor, number: int | tf.Tensor, slots: int) -> tf.Tensor:
-  """A tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
+  """Returns a tensor `[slots, ...]` with x in slot `number` and zeros elsewhere."""
   own = tf.reshape(tf.equal(tf.range(slots), number), [slots] + [1] * x.shape.rank)
   return tf.where(own, x[tf.newaxis], tf.zeros_like(x)[tf.newaxis])

@@ -1,6 +1,6 @@
-"""Checks of a call of a collective: its tensors and its groups.
+"""Checks the tensors and groups of a call of a collective.
 
-That all replicas make the same calls is checked when the step ends; see
+Whether all replicas make the same calls is checked when the step ends; see
 `replicator.strategies.agreement`.
 """
 
@@ -16,23 +16,23 @@ import tree
 
 Groups = Sequence[Sequence[int]] | None
 
-# The dtype in which tensors of each dtype travel. Small floats are added up in float32.
+# The dtype in which tensors of each dtype travel. Half-precision floats are summed in float32.
 WIRE = {tf.float32: tf.float32, tf.float64: tf.float64, tf.int32: tf.int32, tf.int64: tf.int64,
         tf.bfloat16: tf.float32, tf.float16: tf.float32, tf.bool: tf.int32, tf.int8: tf.int32,
         tf.uint8: tf.int32, tf.int16: tf.int32, tf.uint16: tf.int32, tf.uint32: tf.int64}
 
 
 def as_added(x: tf.Tensor) -> tf.Tensor:
-  """Casts a tensor to the dtype in which collectives move and add it: 32 bits for half floats."""
+  """Casts a tensor to the dtype in which collectives move and sum it: float32 for half floats."""
   return tf.cast(x, WIRE[x.dtype])
 
 
 class Group:
-  """The group of this replica, and the replica's place in it.
+  """The group of this replica, and the replica's position in it.
 
-  There are `count` groups of `size` replicas, the `members` of each. This is replica `position`
-  (int or int32 []) of group `number` (int or int32 []). Raises a UsageError if the groups differ in
-  size, or do not hold each replica once.
+  There are `count` groups of `size` replicas; `members` lists the replicas of each. This replica is
+  at `position` (int or int32 []) in group `number` (int or int32 []). Raises a UsageError if the
+  groups differ in size or do not contain each replica exactly once.
   """
 
   def __init__(self, groups: Groups):
@@ -55,15 +55,15 @@ class Group:
 
   @property
   def position(self) -> int | tf.Tensor:
-    """The place of this replica in its group."""
-    return context.replica_id() if self.is_whole else self._position  # The id is an operation.
+    """The position of this replica in its group."""
+    return context.replica_id() if self.is_whole else self._position  # Adds an operation.
 
   def own(self, x: tf.Tensor) -> tf.Tensor:
-    """The rows of the replicas of this group, in its order: `[replicas, ...] -> [size, ...]`."""
+    """Selects the rows of the group's replicas, in its order: `[replicas, ...] -> [size, ...]`."""
     return x if self.is_whole else tf.gather(x, tf.gather(self.members, self.number))
 
   def placed(self, x: tf.Tensor) -> tf.Tensor:
-    """A part for each replica, zeros for those of others: `[size, ...] -> [replicas, ...]`."""
+    """Places the group's parts among zeros for other groups: `[size, ...] -> [replicas, ...]`."""
     if self.is_whole:
       return x
     replicas = tf.gather(self.members, self.number)
@@ -77,13 +77,13 @@ class Group:
 def checked_call(call: str, values: Nest, groups: Groups,
                  check: Callable[[str, tf.Tensor], None] | None = None,
                  free_axis: int | None = None) -> tuple[Nest, Group]:
-  """Checks a call on all replicas; returns its nest as tensors, and the group of this replica.
+  """Checks a call; returns its nest as tensors, and the group of this replica.
 
   `call` is the collective's name and other arguments; `check(call, tensor)` may raise a UsageError.
-  The replicas may differ in the lengths of `free_axis`.
+  The length of `free_axis` may differ between replicas.
 
   Raises:
-    UsageError: a tensor or the groups do not fit, or the call is made in a graph inside the step.
+    UsageError: a tensor or the groups are invalid, or the call is in an inner graph of the step.
   """
   values = map_tensors(tf.convert_to_tensor, values)
   for x in tree.flatten(values):
@@ -100,12 +100,12 @@ def checked_call(call: str, values: Nest, groups: Groups,
   if context.num_replicas() > 1:
     said = _in_words(call, values, groups, free_axis)
     check_in_step(said)
-    context.current().collectives.append(said)  # To compare it with those of other replicas.
+    context.current().collectives.append(said)  # Compared with those of other replicas.
   return values, group
 
 
 def check_in_step(what: str) -> None:
-  """Raises a UsageError in a graph inside the step, where replicas cannot communicate."""
+  """Raises a UsageError in an inner graph of the step, where replicas cannot communicate."""
   if context.current().is_step and context.in_inner_graph():
     raise UsageError(
         f"{what}: called inside a tf.while_loop, tf.cond or tf.function of the step, where "
@@ -114,37 +114,37 @@ def check_in_step(what: str) -> None:
 
 
 def lengths_may_differ(values: Nest, axis: int) -> bool:
-  """Whether the lengths of `axis` in the newest call must be exchanged when the step runs."""
+  """Returns whether the replicas must exchange the lengths of `axis` in the latest call."""
   if context.num_replicas() == 1:
     return False
   lengths = [x.shape[axis] for x in tree.flatten(values) if x is not None]
-  # Each worker traces the same graph. A step that runs eagerly knows its own lengths only.
+  # All workers trace the same graph. A step that runs eagerly knows only its own lengths.
   are_known = None not in lengths and (all_are_here() or not tf.executing_eagerly())
   if not are_equal_here(lengths) or not are_known:
     return True
-  context.current().collectives[-1] += f", lengths {lengths}"  # What all workers compare.
+  context.current().collectives[-1] += f", lengths {lengths}"  # Compared between workers.
   return False
 
 
 def all_are_here() -> bool:
-  """Whether all replicas are in this process."""
+  """Returns whether all replicas are in this process."""
   strategy = tf.distribute.get_strategy()
   return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
 
 
 def are_equal_here(lengths: list[int | None]) -> bool:
-  """Whether the replicas of this process have the same lengths; all must ask."""
+  """Returns whether the replicas of this process have equal lengths; all of them must call it."""
   if context.current().is_apart:
     return True
   def compare(strategy: tf.distribute.Strategy, said: Any) -> bool:
     return all(each() == lengths for each in strategy.experimental_local_results(said))
 
-  # In a function, because tf.distribute would take lists apart.
+  # In a function, because tf.distribute would unpack a list.
   return tf.distribute.get_replica_context().merge_call(compare, args=(lambda: lengths,))
 
 
 def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None) -> str:
-  """The call, its groups, and its nest with dtypes and shapes: `{'a': float32 (2, 3)}`."""
+  """Describes a call: its groups, and its nest with dtypes and shapes, `{'a': float32 (2, 3)}`."""
   class _Words(str):
     __repr__ = str.__str__
 
@@ -156,7 +156,7 @@ def _in_words(call: str, values: Nest, groups: Groups, free_axis: int | None) ->
 
 
 def freed(shape: tf.TensorShape, axis: int) -> tf.TensorShape:
-  """The shape, with an unknown length of `axis`."""
+  """Returns the shape, with an unknown length of `axis`."""
   sizes = shape.as_list()
   sizes[axis] = None
   return tf.TensorShape(sizes)

@@ -1,4 +1,4 @@
-"""The parts of a batch that the replicas have, joined: numbers of any kind, and words."""
+"""Joins the replicas' parts of a batch, which may hold any numbers and strings."""
 
 from replicator.step.collectives import collectives
 from replicator.step.nest import Nest
@@ -8,9 +8,9 @@ import tree
 
 
 def joined(batch: Nest) -> Nest:
-  """The examples of all replicas, without gradients: `[n, ...] -> [replicas * n, ...]`.
+  """Concatenates all replicas' examples, without gradients: `[n, ...] -> [replicas * n, ...]`.
 
-  Collectives move real numbers. So complex ones travel in two parts, and words as their bytes.
+  Collectives move only real numbers, so complex tensors travel as two parts and strings as bytes.
   """
   flat = tree.flatten(batch)
   arrived = collectives.all_concat([None if x is None else _as_numbers(x) for x in flat])

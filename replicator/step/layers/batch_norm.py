@@ -25,19 +25,19 @@ class GlobalBatchNorm(keras.layers.Layer):
       y = gamma (x - mean) / sqrt(variance + epsilon) + beta
 
   The count, mean and variance of each replica are combined as in Chan et al. (1979). This takes one
-  collective, is exact even where `E[x^2] - E[x]^2` cancels, and is differentiable to any order.
-  Inside `replicator.microbatch`, statistics are those of one micro-batch over all replicas. They
-  are float32 under the mixed policies, and float64 under the policy 'float64'.
+  collective, stays accurate even where `E[x^2] - E[x]^2` cancels, and is differentiable to any
+  order. Inside `replicator.microbatch`, statistics are those of one micro-batch over all replicas.
+  Statistics are float32 under the mixed-precision policies, and float64 under 'float64'.
 
   A layer that is not `trainable` normalizes with its moving statistics and does not update them,
   as in Keras.
 
   Args:
-    momentum: the share of the moving statistics that is kept at each training step.
+    momentum: the fraction of the moving statistics that is kept at each training step.
     epsilon: a small number added to the variance.
     center: whether to add a learned offset `beta [c]`.
     scale: whether to multiply by a learned factor `gamma [c]`.
-    groups: lists of replicas; each group normalizes on its own, see `step.collectives.collectives`.
+    groups: lists of replicas, such as `[[0, 1], [2, 3]]`; each group normalizes separately.
       The moving statistics are over all replicas, so they are the same on every replica.
     gamma_initializer: the initial gamma: 'ones' or, for a residual block that starts as the
       identity, 'zeros' (Goyal et al. 2017, arXiv:1706.02677).
@@ -94,8 +94,8 @@ class GlobalBatchNorm(keras.layers.Layer):
             tf.convert_to_tensor(self.beta.value) if self.center else tf.zeros(channels, x.dtype))
 
   def _has_fused_operation(self, x: tf.Tensor) -> bool:
-    # TensorFlow's fused operation takes one replica's [n, h, w, c] and no float64, and XLA expands
-    # it into E[x^2] - E[x]^2.
+    # TensorFlow's fused operation takes one replica's [n, h, w, c], but not in float64, and XLA
+    # expands it into E[x^2] - E[x]^2.
     return (context.num_replicas() == 1 and self.groups is None and x.shape.rank == 4
             and self.compute_dtype != "float64" and not context.current().xla)
 
@@ -110,10 +110,10 @@ class GlobalBatchNorm(keras.layers.Layer):
     return outputs
 
   def _move(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
-    """Moves the statistics once per batch, toward the mean over its micro-batches."""
+    """Updates the moving statistics once per batch, toward the mean over its micro-batches."""
     context.check_not_recomputed(f"GlobalBatchNorm '{self.name}' would update its statistics")
     with xla.alike():
-      # When an update is skipped for an infinity or NaN, the statistics must not move either.
+      # If an update is skipped because of an infinity or NaN, the statistics must not move either.
       is_finite = tf.math.is_finite(variance)
       for statistic, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
         old = before_batch = tf.convert_to_tensor(statistic.value)
@@ -134,9 +134,9 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
                      groups: collectives.Groups = None) -> tuple[tf.Tensor, _Moments]:
   """Normalizes `x [n, ..., c]` to the mean `offset [c]` and the standard deviation `scale [c]`.
 
-  The moments are over all axes but the last, and over the replicas of the group; n may differ
-  between them, or be 0. It takes one collective, and one more for the gradient: with normalized
-  values h, N values per channel in the group, and sums over the group,
+  The moments are over all axes but the last, and over the replicas of the group. n may differ
+  between replicas, and may be 0. The forward pass takes one collective, and the backward pass
+  another. With normalized values h, N values per channel in the group, and sums over the group,
 
       dx = scale / std (dy - sum dy / N - h sum(dy h) / N)
 
@@ -162,7 +162,7 @@ def batch_normalized(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon:
 
 def _combined_moments(x: tf.Tensor, groups: collectives.Groups
                       ) -> tuple[_Moments, _Moments, tf.Tensor]:
-  """The moments of the group, those of all replicas, and the group's number of values `[1]`."""
+  """Returns the moments of the group, those of all replicas, and the group's count `[1]`."""
   axes = list(range(x.shape.rank - 1))
   mean = tf.reduce_mean(x, axes)
   variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
@@ -174,7 +174,7 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
     return (mean, variance), (mean, variance), count
   validation.check_in_step("GlobalBatchNorm on several replicas")
   combine: Callable[[tf.Tensor], tuple[_Moments, tf.Tensor]] = _combine
-  # All replicas must ask, even those without values.
+  # All replicas must call `are_equal_here`, even those without values.
   if context.num_replicas() > 1 and validation.all_are_here() and (
       validation.are_equal_here([size]) and size):
     packed = collectives.all_gather(tf.stack([mean, variance]))
@@ -190,12 +190,12 @@ def _combined_moments(x: tf.Tensor, groups: collectives.Groups
 
 
 def _count(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """The number of values per channel: `[1]`."""
+  """Returns the number of values per channel: `[1]`."""
   return tf.cast(tf.size(x) / x.shape[-1], dtype)[tf.newaxis]
 
 
 def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
-  """The moments and count over replicas with `count` values each, given `[replicas, 2, c]`."""
+  """Returns the moments and count over replicas of `count` values each: `[replicas, 2, c]`."""
   means, variances = tf.unstack(packed, axis=1)
   mean = tf.reduce_mean(means, axis=0)
   variance = tf.reduce_mean(variances + tf.math.squared_difference(means, mean), axis=0)
@@ -203,7 +203,7 @@ def _combine_equal(count: tf.Tensor, packed: tf.Tensor) -> tuple[_Moments, tf.Te
 
 
 def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
-  """The moments and count over replicas, given those of each: `[replicas, 1 + 2 c]`."""
+  """Returns the moments and count over replicas, given those of each: `[replicas, 1 + 2 c]`."""
   channels = packed.shape[-1] // 2
   counts, means, variances = tf.split(packed, [1, channels, channels], axis=1)
   total = tf.reduce_sum(counts)
@@ -216,10 +216,10 @@ def _combine(packed: tf.Tensor) -> tuple[_Moments, tf.Tensor]:
 @contextlib.contextmanager
 def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any], passes: int
                             ) -> Iterator[None]:
-  """Makes `network` normalize, in the body, with statistics averaged over training passes.
+  """Makes `network` normalize in the body with statistics averaged over training passes.
 
   These are the "standing statistics" of Brock et al. 2019 (arXiv:1809.11096). A generator with
-  averaged weights needs them, because its moving statistics belong to the weights in training.
+  averaged weights needs them, because its moving statistics belong to the weights being trained.
   Inside `Optimizer.averaged_weights` the passes use the averaged weights. No variable changes.
 
       with optimizer.averaged_weights(), replicator.use_standing_statistics(
@@ -246,7 +246,7 @@ def use_standing_statistics(network: keras.Layer, forward: Callable[[int], Any],
   zeros = {id(v): tf.zeros_like(v.value) for v in moving}
   totals = [0.0] * len(moving)
   for i in range(passes):
-    # Starting from zero, one pass moves the statistics to their share of its moments.
+    # Starting from zero, one pass moves the statistics to `share` times its moments.
     with VariableScope({**enclosing, **zeros}) as scope:
       forward(i)
     totals = [total + scope.get_current_value(v) / share

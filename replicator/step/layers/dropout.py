@@ -14,25 +14,25 @@ import tensorflow as tf
 class Dropout(keras.layers.Layer):
   """Dropout with the same masks on any number of replicas (Srivastava et al. 2014).
 
-  `[n, ...] -> [n, ...]`, floating: in training, each element is kept with probability `1 - rate`
-  and divided by `1 - rate`, so that its expected value stays; otherwise it becomes zero. Inference
-  returns the inputs.
+  `[n, ...] -> [n, ...]`, floating-point. In training, each element is kept with probability
+  `1 - rate` and divided by `1 - rate`, which preserves its expected value; otherwise it becomes
+  zero. In inference, the layer returns its inputs.
 
-  `keras.layers.Dropout` has the same mask on every replica. Here the mask of example k of a step is
-  the same on any number of replicas, in any micro-batches and any precision, and a resumed run
+  `keras.layers.Dropout` uses the same mask on every replica. Here the mask of example k of a step
+  is the same for any number of replicas and micro-batches and in any precision, and a resumed run
   continues the masks exactly.
 
-  Axis 0 holds the replica's examples. Call a network once per batch, not on two batches joined
-  along axis 0: the order of their rows would depend on the number of replicas.
+  Axis 0 holds the replica's examples. Call a network once per batch, not on two batches
+  concatenated along axis 0: the order of their rows would depend on the number of replicas.
 
   All calls in a step draw from one stream in turn, each a different mask. The stream is not named
-  after the layer, because Keras numbers layers as they are made: the masks of a network would
-  depend on how many were built before it.
+  after the layer, because Keras numbers layers as they are created: the masks of a network would
+  depend on how many layers were created before it.
 
   Args:
-    rate: the probability of zero, in [0, 1).
-    noise_shape: the shape of the mask: None for an axis of the inputs' size, 1 for an axis that
-      shares the mask. `[None, 1, 1, None]` drops whole channels. Axis 0 must be None.
+    rate: the probability of dropping an element, in [0, 1).
+    noise_shape: the shape of the mask: None for an axis of the inputs' size, 1 for an axis along
+      which the mask is broadcast. `[None, 1, 1, None]` drops whole channels. Axis 0 must be None.
     stream: the stream of `replicator.random`. With a separate stream, a layer's masks do not depend
       on which other layers the step calls.
 

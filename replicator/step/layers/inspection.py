@@ -18,14 +18,14 @@ _DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
 
 def layers_of(network: Any, kinds: tuple[type, ...]) -> list[keras.layers.Layer]:
-  """Returns the layers of these kinds in a network, at any depth; none for a plain function."""
+  """Returns the layers of these types in a network, at any depth; [] for a plain function."""
   if not isinstance(network, keras.layers.Layer):
     return []
   return [layer for layer in layers_in(network) if isinstance(layer, kinds)]
 
 
 def kernel_matrix(layer: keras.layers.Layer, kernel: tf.Tensor) -> tf.Tensor:
-  """Returns the kernel of a layer as a matrix `[rows, num_outputs]`, a column for each output.
+  """Returns the kernel of a layer as a matrix `[rows, num_outputs]` with a column per output.
 
   Raises:
     UsageError: see `num_outputs`.

@@ -17,7 +17,7 @@ import tree
 
 
 def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
-  """Wraps a function so that its gradient recomputes it, and none of its activations are kept.
+  """Wraps a function so that its gradient recomputes its activations instead of storing them.
 
   A network then keeps only the inputs of such functions, plus the activations of the one being
   differentiated. Each gradient takes one more forward pass (Chen et al. 2016, arXiv:1604.06174).
@@ -26,21 +26,22 @@ def recompute_grad(function: Callable[..., Nest]) -> Callable[..., Nest]:
       for block in self.blocks:
         x = replicator.recompute_grad(block)(x, training=True)
 
-  Outputs, gradients of any order and states are those of `function` itself. The second pass uses
-  the same random numbers and the same values of Keras variables, such as weights and moving
-  statistics, as the first, and its assignments are dropped. A `tf.Variable` must not change in
-  between, and a tape opened inside the function gets no gradients. Collectives run in both passes.
-  `tf.recompute_grad` and `keras.RematScope` would draw, iterate and move statistics twice.
+  Outputs, gradients of any order and state are those of `function` itself. The second pass uses the
+  same random numbers and the same values of Keras variables, such as weights and moving statistics,
+  as the first, and its assignments are dropped. A `tf.Variable` must not change between the passes,
+  and a tape opened inside the function gets no gradients. Collectives run in both passes.
+  `tf.recompute_grad` and `keras.RematScope` would draw random numbers, run power iterations and
+  update statistics twice.
 
   Args:
     function: a layer, a network or another function that returns a nest of tensors. Its layers must
-      be built. It takes all tensors that have gradients as arguments, in any nest, and may use
+      be built. It must take all tensors that have gradients as arguments, in any nest, and may use
       variables from anywhere.
 
   Raises:
-    UsageError: when it is called: the function builds layers, adds losses, is called on Keras'
-      symbolic tensors, or in a compiled step uses a tensor with a gradient that is not an argument.
-      When its gradient is taken in a compiled step: it assigns a `tf.Variable` or draws with
+    UsageError: when the function is called, if it builds layers, adds losses, is called on symbolic
+      Keras tensors, or in a compiled step uses a tensor with a gradient that is not an argument.
+      When its gradient is taken in a compiled step, if it assigns a `tf.Variable` or draws with
       `tf.random`.
   """
   def recomputed(*args: Nest, **kwargs: Nest) -> Nest:
@@ -57,7 +58,7 @@ class _Call:
     # Values that an enclosing scope replaces are inputs too, such as the kernel of SpectralNorm.
     self._inputs = [args, kwargs, keras_internals.values_of_scope()]
     self._results: Nest = None  # What the function returned in the first pass.
-    # The values of the Keras variables that it read or assigned, before the first pass, by id, and
+    # The values before the first pass of the Keras variables that it read or assigned, by id, and
     # the ids of those with gradients.
     self._before: dict[int, tf.Tensor] = {}
     self._weights: list[int] = []
@@ -94,7 +95,7 @@ class _Call:
 
   def _second_pass(self, inputs: list[tf.Tensor], variables: Sequence[tf.Tensor | tf.Variable],
                    dy: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-    """The gradients for the inputs, None for those that are not floating, and the variables."""
+    """Returns the gradients for the inputs (None if not floating-point) and the variables."""
     with tf.GradientTape() as tape, self._again(), tf.name_scope("second_pass") as name:
       tape.watch([*_floating(inputs), *variables])
       results, _ = self._run(inputs)
@@ -116,7 +117,7 @@ class _Call:
     with keras_internals.VariableScope({**self._before, **replaced}) as scope:
       return self._function(*args, **kwargs), scope
 
-  # ---- What would silently give wrong results ---------------------------------------------------
+  # ---- Checks for what would silently give wrong results ----------------------------------------
 
   def _refuse(self, why: str) -> None:
     raise UsageError(f"recompute_grad: '{self._name}' {why}")
@@ -144,7 +145,7 @@ class _Call:
 
 
 def _bookmark() -> Callable[[], contextlib.AbstractContextManager[None]]:
-  """Marks this place in the step; returns a context manager that goes back to it.
+  """Marks this point in the step; returns a context manager that goes back to it.
 
   In its body, streams repeat what they drew after the mark, and hooks are not called.
   """
@@ -181,13 +182,13 @@ def _floating(values: Nest) -> list[tf.Tensor]:
 
 
 def _operations(scope: str) -> list[tf.Operation]:
-  """The operations of a name scope; those of another replica's thread may come in between."""
+  """Returns the operations of a name scope; other replicas' threads may add some in between."""
   operations = tf.compat.v1.get_default_graph().get_operations()
   return [op for op in operations if op.name.startswith(scope)]
 
 
 def _after(dy: Sequence[tf.Tensor], inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns the inputs once `dy` is computed, when activations of later functions are freed.
+  """Returns the inputs once `dy` is computed and activations of later functions are freed.
 
   If the two passes could run at the same time, TensorFlow would merge them into one that keeps its
   activations.

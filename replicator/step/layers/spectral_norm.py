@@ -17,8 +17,8 @@ class SpectralNorm(keras.layers.Wrapper):
 
       W_normalized = W / sigma(W),  sigma(W) = v^T W u,  v = W u / |W u|
 
-  The kernel is treated as the matrix `[rows, columns]` of the paper and of PyTorch, with a column
-  for each output:
+  The kernel is treated as a matrix `[rows, columns]` with a column for each output, as in the paper
+  and in PyTorch:
 
   | layer | kernel | matrix |
   | --- | --- | --- |
@@ -31,19 +31,19 @@ class SpectralNorm(keras.layers.Wrapper):
 
   Each training call makes one power iteration for the leading singular vector u; with
   micro-batches, one per batch. A call without training computes sigma from the current u; with
-  micro-batches, from the u at the first of them. As in the paper, the vectors are constants for the
-  gradient. All replicas hold the same kernel and compute the same vectors, so no collective is
+  micro-batches, from the u of the first one. As in the paper, gradients treat the vectors as
+  constants. All replicas hold the same kernel and compute the same vectors, so no collective is
   needed. The kernel variable itself is never overwritten. The kernel may have any scale; while it
-  is zero, it stays zero and u does not change. The wrapped layer's assignments and added losses are
-  kept. A layer that is not `trainable` keeps its u.
+  is zero, so is the normalized kernel, and u does not change. The wrapped layer's assignments and
+  added losses are kept. A layer that is not `trainable` keeps its u.
 
   Args:
     layer: a Keras layer with a `kernel` (dense, convolutions) or `embeddings` variable.
     power_iterations: the number of power iterations per training call.
 
   Raises:
-    UsageError: the layer has no kernel or several, its kernel is not a matrix of outputs, or Keras
-      recomputes its call.
+    UsageError: the layer has no kernel or several, its kernel cannot be treated as such a matrix,
+      or Keras recomputes its call.
   """
 
   def __init__(self, layer: keras.layers.Layer, power_iterations: int = 1, **kwargs):

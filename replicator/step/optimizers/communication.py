@@ -1,7 +1,7 @@
 """How gradients travel between the replicas: in one vector or in buckets, and in which dtype.
 
-A bucket has the gradients of some consecutive variables, and travels as soon as the backward pass
-has computed these (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+A bucket holds the gradients of consecutive variables, and travels as soon as the backward pass has
+computed them (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training").
 """
 
@@ -15,15 +15,15 @@ from replicator.step.collectives import collectives, packing, validation
 import tensorflow as tf
 
 Pieces = Sequence[Sequence[tf.Tensor]]
-"""Vectors, each in pieces that `joined` joins: a piece for each variable."""
+"""Vectors, each in pieces that `joined` joins: one piece per variable."""
 
 Numbered = tuple[int, tf.Tensor]
-"""A piece, after the number of its vector."""
+"""A piece, preceded by the number of its vector."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Communication:
-  """How gradients travel; see `wrap_optimizer`."""
+  """The way in which gradients travel; see `wrap_optimizer`."""
 
   bucket_mb: float | None = None  # Units of 2^20 bytes.
   dtype: str | None = None
@@ -47,14 +47,14 @@ class Communication:
     return packing.group_scatter([x[:, tf.newaxis] for x in tensors], group, sent=self._share)
 
   def _share(self, x: tf.Tensor) -> tf.Tensor:
-    """Converts a gradient to what is added up; float64, as in a comparison, stays as it is."""
+    """Converts a gradient to this replica's summand; float64, as in a comparison, stays float64."""
     x /= context.num_replicas()  # Before the sum, which could overflow if the gradients are large.
     return (tf.cast(x, self.dtype) if self.dtype and x.dtype == tf.float32 else
             validation.as_added(x))
 
   def _moved(self, collective: Callable[[list[tf.Tensor]], list[tf.Tensor]], pieces: Pieces
              ) -> list[tf.Tensor]:
-    """Moves vectors by a collective, which may change all axes except the last."""
+    """Moves vectors with a collective, which may change all axes except the last."""
     if self.bucket_mb is None:
       return collective([joined(each) for each in pieces])
     moved: list[Numbered] = []

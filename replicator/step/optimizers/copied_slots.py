@@ -1,7 +1,7 @@
-"""Slots that begin as copies of the weights, such as those of Keras' `ScheduleFreeAdamW`.
+"""Slots that start as copies of the weights, such as those of Keras' `ScheduleFreeAdamW`.
 
-`wrap_optimizer` makes slots before the first step, where plain Keras makes them in it. Weights that
-a network gets in between, from a file or another run, must be in the copies, too.
+`wrap_optimizer` creates slots before the first step, whereas plain Keras creates them during it. If
+weights are loaded in between, from a file or another run, the slots must be copied again.
 """
 
 import itertools
@@ -16,14 +16,14 @@ import tensorflow as tf
 
 
 class CopiedSlots:
-  """The slots of an optimizer, as it was just built for some variables, that are copies of them."""
+  """The slots of a newly built optimizer that are copies of its variables."""
 
   def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]):
     self._iterations = optimizer.iterations
     self._pairs = [pair for slots in _by_role(optimizer) for pair in _copies(slots, variables)]
 
   def begin(self) -> None:
-    """Copies the weights as they are now, unless the optimizer has made an update."""
+    """Copies the current weights to the slots, unless the optimizer has made an update."""
     if self._pairs and read(self._iterations.value) == 0:
       for slot, variable in self._pairs:
         for copy, weight in zip(copies_of(slot.value), copies_of(variable.value), strict=True):
@@ -31,7 +31,7 @@ class CopiedSlots:
 
 
 def _by_role(optimizer: keras.optimizers.Optimizer) -> Iterator[list[keras.Variable]]:
-  """The slots of each role: of `momentums/0`, `momentums/1`, ... as one list."""
+  """Yields the slots of each role: `momentums/0`, `momentums/1`, ... as one list."""
   roles = optimizer_variables(optimizer).items()
   for _, slots in itertools.groupby(roles, lambda item: item[0].rpartition("/")[0]):
     yield [slot for _, slot in slots]
@@ -39,7 +39,7 @@ def _by_role(optimizer: keras.optimizers.Optimizer) -> Iterator[list[keras.Varia
 
 def _copies(slots: Sequence[keras.Variable], variables: Sequence[keras.Variable]
             ) -> list[tuple[keras.Variable, keras.Variable]]:
-  """Each slot with its variable if all are copies; nothing if not, or if all are zeros."""
+  """Returns each slot with its variable if all are copies; [] if not, or if all are zero."""
   if [slot.shape for slot in slots] != [variable.shape for variable in variables]:
     return []
   pairs = list(zip(slots, variables, strict=True))

@@ -1,7 +1,7 @@
 """Several variables as one vector, so that an update takes a dozen operations in total.
 
-Keras updates one variable at a time. `FlatVariable` is the one variable that it sees: it makes
-slots as long as the vector, and computes one update for all.
+Keras updates one variable at a time. It sees a `FlatVariable` as a single variable, so it creates
+slots as long as the vector and computes one update for all.
 """
 
 import hashlib
@@ -18,21 +18,21 @@ import tensorflow as tf
 
 _ELEMENTWISE = tuple(getattr(keras.optimizers, name) for name in (
     "SGD", "RMSprop", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "Lion"))
-"""Optimizers that update each number of a variable independently of the others."""
+"""Optimizers that update each element of a variable independently of the others."""
 
 SHARDABLE = (*_ELEMENTWISE, keras.optimizers.Ftrl)
-"""Those that may update a part of a variable alone. The update of Ftrl also reads the variable."""
+"""Optimizers that can update part of a variable alone. Ftrl's update also reads the variable."""
 
 # Vectors are padded with zeros to a multiple of this length, and so of most numbers of cores. XLA
-# computes one number at a time if the cores cannot share a vector evenly.
+# computes one element at a time if the cores cannot share a vector evenly.
 _MULTIPLE = 768
 
 
 def grouped(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
             ) -> list[list[keras.Variable]]:
-  """The variables that an elementwise optimizer updates as one: they share a dtype and devices.
+  """Groups the variables that an elementwise optimizer updates as one, by dtype and devices.
 
-  An `update_step` of a user sees each variable by itself.
+  A user-defined `update_step` sees each variable by itself.
   """
   if type(optimizer) not in _ELEMENTWISE or "update_step" in vars(optimizer):
     return [[variable] for variable in variables]
@@ -44,20 +44,20 @@ def grouped(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Var
 
 
 def layout(groups: Sequence[Sequence[keras.Variable]]) -> str:
-  """A hash of the layout of the slots. Slots with another hash belong to other variables."""
+  """Returns a hash of the layout of the slots, which tells slots of other variables apart."""
   shapes = [[tuple(v.shape) for v in group] for group in groups]
   return hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]
 
 
 class FlatVariable(keras.Variable):
-  """Variables laid end to end, which a Keras optimizer sees as one variable with slots as long.
+  """Variables laid end to end, which a Keras optimizer sees as one variable.
 
-  The variables have one dtype and one device. It holds no values of its own. A single one is seen
-  itself, in its own shape.
+  The variables share a dtype and devices. A `FlatVariable` holds no values itself. If it has only
+  one variable, the optimizer sees that variable in its own shape.
   """
 
   def __init__(self, variables: Sequence[keras.Variable]):
-    # Not Keras' own constructor, which would make one more variable.
+    # Keras' own constructor would create one more variable.
     self.variables = list(variables)
     self._sizes = [int(np.prod(v.shape)) for v in self.variables]
     self._padding = -sum(self._sizes) % _MULTIPLE
@@ -65,7 +65,7 @@ class FlatVariable(keras.Variable):
 
   @property
   def path(self) -> str:
-    """The name that Keras gives to slots."""
+    """The name from which Keras makes the names of slots."""
     return f"{self.variables[0].path}_and_{len(self.variables) - 1}_more"
 
   @property
@@ -84,11 +84,11 @@ class FlatVariable(keras.Variable):
     return self._first
 
   def seen_by_optimizer(self) -> keras.Variable:
-    """The variable to build an optimizer with."""
+    """Returns the variable to build an optimizer with."""
     return self.variables[0] if len(self.variables) == 1 else self
 
   def pieces(self, tensors: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
-    """Converts a tensor for each variable, or None for zeros, to pieces of a tensor of `shape`."""
+    """Converts a tensor per variable, None for zeros, to the pieces of a tensor of `shape`."""
     if len(self.variables) == 1:
       return [tf.cast(tensors[0], self.dtype)]
     parts = [tf.zeros([size], self.dtype) if x is None else tf.cast(tf.reshape(x, [-1]), self.dtype)
@@ -107,10 +107,10 @@ class FlatVariable(keras.Variable):
              learning_rate: tf.Tensor, changing: Container[int]) -> None:
     """Updates one device's copies of the variables, as one Keras update per variable would.
 
-    Those whose id is not among `changing` stay, and so do their slots. It is called where `value`
-    of the variables and of the optimizer's own is the copy to update, and that of `iterations` the
-    number of updates before this one. Schedules have their value at `step`. The optimizer is built
-    with `seen_by_optimizer()`; `gradient` has the shape of that.
+    Variables whose ids are not in `changing` stay unchanged, as do their slots. When it is called,
+    the `value` of each variable, including the optimizer's own, must be the copy to update, and
+    `iterations` must be the number of updates before this one. Schedules are evaluated at `step`.
+    The optimizer is built with `seen_by_optimizer()`, whose shape `gradient` has.
     """
     copies = [variable.value for variable in self.variables]
     changes = [id(variable) in changing for variable in self.variables]
@@ -120,9 +120,9 @@ class FlatVariable(keras.Variable):
       for variable, copy, is_changed in zip(self.variables, copies, changes, strict=True):
         if is_changed and decays and decays_weights_of(optimizer, variable):
           copy.assign_sub(copy * tf.cast(optimizer.weight_decay * learning_rate, copy.dtype))
-      copies[0].path = self.variables[0].path  # A variable of TensorFlow has none.
+      copies[0].path = self.variables[0].path  # A TensorFlow variable has no path.
       target = copies[0] if len(copies) == 1 else _Copies(self, copies, changes)
-      # Slots of as long a vector elsewhere do not change here.
+      # These may include the slots of another vector of this length, which do not change here.
       slots = [] if all(changes) else [
           v.value for v in optimizer.variables if tuple(v.shape) == self.shape]
       before = [tf.identity(slot) for slot in slots]
@@ -135,10 +135,10 @@ class FlatVariable(keras.Variable):
           copy.assign(variable.constraint(variable))
 
   def _settings(self, optimizer: keras.optimizers.Optimizer, step: tf.Tensor) -> dict[str, Any]:
-    """The settings of an optimizer, such as `beta_2`, for this update.
+    """Returns the settings of an optimizer, such as `beta_2`, for this update.
 
-    Schedules are tensors now. The learning rate, which Keras keeps under a private name, is not
-    among them.
+    Schedules become tensors. The learning rate is not included: Keras keeps it under a private
+    name.
     """
     schedules = {name: tf.cast(value_at(value, step), self.dtype)
                  for name, value in vars(optimizer).items()
@@ -157,7 +157,7 @@ class _Copies:
     self.dtype, self.shape, self.path = flat.dtype, flat.shape, flat.path
 
   def __getattr__(self, name: str) -> Any:
-    # Keras finds the slots by the variable that it was built with.
+    # Keras looks up the slots by the variable that the optimizer was built with.
     return getattr(self._flat.value, name)
 
   def assign_add(self, change: tf.Tensor) -> None:

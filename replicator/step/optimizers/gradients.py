@@ -11,16 +11,16 @@ import tensorflow as tf
 
 def matched(name: str, owned: Sequence[keras.Variable], gradients: list[tf.Tensor | None],
             variables: Sequence[keras.Variable] | None) -> dict[int, tf.Tensor]:
-  """The gradients by the id of their variable, without None and those of frozen variables.
+  """Returns gradients by the id of their variable, without None and those of frozen variables.
 
-  They are for the variables that the optimizer of this name owns. `variables` are these again, as
-  its caller gave them, or None. Raises a UsageError as `Optimizer.apply` says.
+  `owned` are the variables that the optimizer `name` owns. `variables` are those that the caller
+  passed along with the gradients, or None. Raises the UsageErrors of `Optimizer.apply`.
   """
   if context.num_replicas() > 1 and context.in_inner_graph():
     raise UsageError(f"{name}.apply: called inside a tf.cond, tf.while_loop or tf.function of the "
                      "step, where replicas cannot communicate; call it directly in the step, in "
                      "Python loops, and to update at every n-th call, use wrap_optimizer(every=n)")
-  if any(isinstance(gradient, tuple) for gradient in gradients):  # The form of apply_gradients.
+  if any(isinstance(gradient, tuple) for gradient in gradients):  # As for apply_gradients.
     raise UsageError(f"{name}.apply: given pairs, as from zip; write apply(gradients, variables)")
   unfrozen = [v for v in owned if v.trainable]
   ids = lambda variables: [id(v) for v in variables]
@@ -45,8 +45,8 @@ def clipped(gradients: list[tf.Tensor], clip_norm: float | None,
             ) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Clips averaged gradients to a norm: `g min(1, clip_norm / |g|)` (Pascanu et al. 2013).
 
-  |g| is the norm of all gradients together, `norm_of` them; a `clip_norm` of None clips nothing.
-  Also returns |g|, float32 or float64 [], which is not finite if a gradient is not.
+  |g| is the global norm, computed by `norm_of`. A `clip_norm` of None clips nothing. Also returns
+  |g|, float32 or float64 [], which is not finite if a gradient is not.
   """
   widest = tf.float64 if any(g.dtype == tf.float64 for g in gradients) else tf.float32
   norm = norm_of([tf.cast(gradient, widest) for gradient in gradients])

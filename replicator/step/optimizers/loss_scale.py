@@ -17,13 +17,13 @@ class LossScale(tf.Module):
 
   Gradients that pass through float16 layers are zero below 2^-24 and infinite above 2^16. The
   factor moves them into that range. The gradients of the variables, which are float32, are divided
-  by it again, without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
+  by it again without rounding. As in section 3.2 of arXiv:1710.03740, the factor doubles after
   2,000 updates in a row with finite gradients, up to 2^24. It halves, down to 1, at an update
   whose gradients are not finite; that update must then be skipped.
 
-  A batch in `parts`, those of the replicas and micro-batches together, skips the updates that it
-  skips in one piece: the share of an example in the scaled loss is the same, and so is the size
-  at which the gradient of a variable counts as infinite.
+  A batch divided into `parts`, over replicas and micro-batches, skips the same updates as the whole
+  batch: each example has the same weight in the scaled loss, and the gradient of a variable counts
+  as infinite at the same size.
   """
 
   def __init__(self):
@@ -32,13 +32,13 @@ class LossScale(tf.Module):
     self.finite_updates = replicated.variable(0, tf.int64, "finite_updates")  # In a row.
 
   def scale(self, loss: tf.Tensor) -> tf.Tensor:
-    """The loss [] of one part, scaled; float32, because a float16 loss would overflow."""
+    """Scales the loss [] of one part, in float32, because a float16 loss would overflow."""
     parts = context.num_replicas() * replicated.num_microbatches()
     context.current().kept[self] = parts  # Until the next update.
     return tf.cast(loss, tf.float32) * (self.factor / parts)
 
   def unscale(self, gradients: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """The gradients of the loss, given those of the scaled loss; `name` is the optimizer's.
+    """Converts gradients of the scaled loss to those of the loss; `name` is the optimizer's.
 
     Raises a UsageError if no loss was scaled since the last update.
     """
@@ -52,12 +52,13 @@ class LossScale(tf.Module):
     return [gradient / tf.cast(self.factor / parts, gradient.dtype) for gradient in gradients]
 
   def holds(self, largest: tf.Tensor) -> tf.Tensor:
-    """Whether float16 holds the scaled gradients of the whole batch: bool [].
+    """Returns whether float16 can hold the scaled gradients of the whole batch: bool [].
 
-    `largest` is the largest of its gradients, without its sign, float32 [].
+    `largest` is the largest absolute value of its gradients, float32 [].
 
-    Each part alone may be finite where their sum is not, and so may one part in a float32 layer.
-    With a factor of 1, float16 need not hold them, because such layers may have such gradients.
+    Checking for infinities is not enough: the gradients of each part may fit where their sum does
+    not, and those of float32 layers are finite anyway. With a factor of 1, float16 need not hold
+    them, because float32 layers may have gradients of that size.
     """
     return tf.logical_or(largest * self.factor <= tf.float16.max, self.factor <= 1.0)
 

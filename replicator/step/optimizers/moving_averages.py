@@ -18,7 +18,7 @@ from replicator.step import context
 from replicator.step.collectives import collectives
 from replicator.step.optimizers.schedules import Number, value_at
 from replicator.step.replicated import copies_of
-from replicator.step.shards import Shards, begin, divide, gathered, shards_of
+from replicator.step.shards import Shards, begin, divide, exchanged, gathered, shards_of
 
 import keras
 import tensorflow as tf
@@ -99,10 +99,12 @@ class MovingAverages(tf.Module):
     """The values of the averages; tensors of those that are divided over the replicas."""
     if self._shards[0] is None:
       return list(values)
-    if context.num_replicas() > 1:
-      rows = context.once(lambda: collectives.gather_parts(list(map(tf.convert_to_tensor, values))))
-    else:
-      rows = gathered(values)
+    with exchanged(own=len(copies_of(own_value(self.values[0]))), of=self._shards[0].count):
+      if context.num_replicas() > 1:
+        rows = context.once(
+            lambda: collectives.gather_parts(list(map(tf.convert_to_tensor, values))))
+      else:
+        rows = gathered(values)
     return [value.shards.tensors(x)[0] for value, x in zip(values, rows, strict=True)]
 
   def _check(self, compiled: Any) -> None:

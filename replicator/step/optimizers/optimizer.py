@@ -192,6 +192,11 @@ class Optimizer(tf.Module):
     if not gradient_of:
       return
     context.current().updated.update(gradient_of)
+    with self._state.exchanged():
+      self._apply(gradient_of)
+
+  def _apply(self, gradient_of: dict[int, tf.Tensor]) -> None:
+    """Makes an update by the gradients of variables, by their ids."""
     state = self._state
     flats = [flat for flat in state.flats if any(id(v) in gradient_of for v in flat.variables)]
     local = [flat.pieces([gradient_of.get(id(v)) for v in flat.variables]) for flat in flats]
@@ -216,7 +221,7 @@ class Optimizer(tf.Module):
   def _reported(self, hook: Hook, flats: list[FlatVariable], averaged: list[tf.Tensor],
                 gradient_of: dict[int, tf.Tensor]) -> list[tf.Tensor]:
     """Reports an update to a hook; the averaged gradients to make it with."""
-    whole = self._state.whole(averaged)
+    whole = self._state.gathered(averaged)
     updates = [(v, gradient_of[id(v)], mean) for flat, vector in zip(flats, whole, strict=True)
                for v, mean in zip(flat.variables, flat.unpack(vector), strict=True)
                if id(v) in gradient_of]
@@ -225,8 +230,8 @@ class Optimizer(tf.Module):
     if used is means:
       return averaged
     used_of = {id(v): gradient for v, gradient in zip(variables, used, strict=True)}
-    return self._state.own([joined(flat.pieces([used_of.get(id(v)) for v in flat.variables]))
-                            for flat in flats])
+    return self._state.scattered([joined(flat.pieces([used_of.get(id(v)) for v in flat.variables]))
+                                  for flat in flats])
 
   def _is_due(self, finite: tf.Tensor) -> tf.Tensor | None:
     """Counts a call with `finite` gradients, bool []; whether to update, or None for always."""

@@ -1,9 +1,9 @@
-"""Numbers that change during a run: learning rates, and any other float that a step reads.
+"""Schedules: numbers that change during a run, such as learning rates or other floats of a step.
 
-A schedule is a pure function of the number of training steps, whatever reads it and however often
-an optimizer makes an update, so a resumed run continues it exactly. Those here are Keras schedules,
-and every Keras schedule can take their place. Their places in a run, such as `end`, are a number of
-steps, if they are whole numbers, and a share of `train.steps`, if they are floats.
+A schedule is a pure function of the number of training steps, no matter what reads it or how often
+an optimizer updates, so a resumed run continues it exactly. The schedules here are Keras schedules,
+and any Keras schedule can take their place. Points in a run, such as `end`, are a number of steps
+if they are ints, and a fraction of `train.steps` if they are floats.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
 Number: TypeAlias = float | Schedule
 """The type of a parameter that takes a number or a schedule; `scheduled` reads it."""
 Place: TypeAlias = int | float
-"""A place in a run: a number of steps, or as a float a share of `train.steps`."""
+"""A point in a run: a number of steps, or, as a float, a fraction of `train.steps`."""
 
 
 def is_schedule(value: object) -> TypeGuard[Callable[[tf.Tensor], tf.Tensor]]:
-  """Whether a value is a schedule, and no number."""
+  """Returns whether a value is a schedule rather than a number."""
   return isinstance(value, keras.optimizers.schedules.LearningRateSchedule)
 
 
 def scheduled(value: Number) -> float | tf.Tensor:
-  """The number that a parameter has in this step: a schedule's value at `step_number()`.
+  """Returns a parameter's value in this step: for a schedule, its value at `step_number()`.
 
       penalty = replicator.scheduled(self.weight) * tf.reduce_mean(squares)
 
   Returns:
-    A number as it is; of a schedule a floating [] tensor, float64 in a float64 run.
+    A number as it is; for a schedule, a floating-point [] tensor, float64 in a float64 run.
   """
   if not is_schedule(value):
     return value
@@ -46,7 +46,7 @@ def scheduled(value: Number) -> float | tf.Tensor:
 
 
 def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
-  """A number, or a schedule's value at a count, int64 []: float64 []."""
+  """Returns a number, or a schedule's value at a count, int64 [], as float64 []."""
   if not is_schedule(value):
     return tf.constant(value, tf.float64)  # tf.cast of a float would round it to float32 first.
   with all_digits(value):
@@ -54,7 +54,7 @@ def value_at(value: Number, count: tf.Tensor) -> tf.Tensor:
 
 
 def doubt(value: Number, steps: int) -> str:
-  """What looks like a mistake in a rate of a run of `steps` steps, as `is 0 for the last 60%`."""
+  """Describes a likely mistake in a rate over `steps` steps, such as `is 0 for the last 60%`."""
   if not is_schedule(value):
     return ""
   at = lambda step: float(value_at(value, tf.constant(step, tf.int64)))
@@ -77,7 +77,7 @@ def doubt(value: Number, steps: int) -> str:
 
 @contextlib.contextmanager
 def all_digits(*owners: Any) -> Iterator[None]:
-  """A context in which schedules compute with all digits of their floats, in a float64 run."""
+  """Makes schedules compute in the body with all digits of their floats, in a float64 run."""
   with contextlib.ExitStack() as stack:
     for owner in owners if keras.config.floatx() == "float64" else ():
       stack.enter_context(replaced(owner, unrounded(owner)))
@@ -85,14 +85,13 @@ def all_digits(*owners: Any) -> Iterator[None]:
 
 
 class _Float64(np.float64):
-  """A Python float that Keras converts to float64; any other becomes a float32 first."""
+  """A Python float that Keras converts to float64; Keras rounds any other to float32 first."""
 
   __array_priority__ = -np.inf  # NumPy leaves arithmetic with a Keras variable to the variable.
 
 
 def unrounded(owner: Any) -> dict[str, Any]:
-  """The floats and lists of numbers among an object's attributes, in a type that Keras keeps exact.
-  """
+  """Returns the float and number-list attributes of an object in a type that Keras keeps exact."""
   found = {name: _Float64(value) for name, value in vars(owner).items() if isinstance(value, float)}
   lists = {name: list(map(_Float64, value)) for name, value in vars(owner).items()
            if isinstance(value, list | tuple) and value
@@ -102,8 +101,8 @@ def unrounded(owner: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
-  """A context in which attributes of an object have other values."""
-  attributes = vars(owner)  # Keras' own setter would look at each value for variables to keep.
+  """Replaces attributes of an object in the body."""
+  attributes = vars(owner)  # Keras' own setter would search each value for variables to track.
   before = {name: attributes[name] for name in values}
   attributes.update(values)
   try:
@@ -115,7 +114,7 @@ def replaced(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
 class _Computed(Schedule):
   """A schedule whose value at a step, int64 [], is `compute(step)`, floating [].
 
-  `span` returns the steps between which it changes, if it is known.
+  `span` returns the steps between which it changes, if they are known.
   """
 
   def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor],
@@ -131,18 +130,18 @@ class _Computed(Schedule):
 @gin.configurable(module="replicator")
 def linear(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
            warmup: Place = 0) -> Schedule:
-  """A number that moves from `initial` at `start` to `final` at `end`, on a line.
+  """Returns a schedule that moves linearly from `initial` at `start` to `final` at `end`.
 
   Args:
-    initial: the number until `start`.
-    final: the number from `end` on.
-    start: a number of steps, or as a float a share of the run.
+    initial: the value until `start`.
+    final: the value from `end` on.
+    start: a number of steps, or, as a float, a fraction of the run.
     end: likewise; by default the end of the run.
-    warmup: likewise. Until then the number rises in proportion: the first of n steps has 1 / n of
-      it, and not 0 (Goyal et al. 2017, arXiv:1706.02677, section 2.2).
+    warmup: likewise. Until then, the value ramps up linearly: the first of n steps has 1 / n of it,
+      not 0 (Goyal et al. 2017, arXiv:1706.02677, section 2.2).
 
   Raises:
-    UsageError: `end` is not after `start`, or a place is negative, or a share above 1.
+    UsageError: `end` is not after `start`, or a point in the run is negative or a fraction above 1.
   """
   return _moving("linear", initial, final, start, end, warmup, lambda share: share)
 
@@ -150,7 +149,7 @@ def linear(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.
 @gin.configurable(module="replicator")
 def cosine(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
            warmup: Place = 0) -> Schedule:
-  """A number that moves from `initial` at `start` to `final` at `end`, on half a cosine.
+  """Returns a schedule that follows half a cosine from `initial` at `start` to `final` at `end`.
 
   The arguments and errors are those of `linear`.
 
@@ -163,10 +162,11 @@ def cosine(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.
 @gin.configurable(module="replicator")
 def polynomial(initial: float, final: float = 0.0, start: Place = 0, end: Place = 1.0,
                warmup: Place = 0, power: float = 2.0) -> Schedule:
-  """A number whose distance from `final` falls as a power of the share of the way that is left.
+  """Returns a schedule that moves polynomially from `initial` at `start` to `final` at `end`.
 
-  The arguments and errors are those of `linear`, which is the power 1. You et al. 2017
-  (arXiv:1708.03888), section 5, train with LARS and the power 2.
+  Its distance from `final` is proportional to `(1 - t)^power`, where t rises from 0 at `start` to 1
+  at `end`. The other arguments and the errors are those of `linear`, which has power 1. You et al.
+  2017 (arXiv:1708.03888), section 5, train with LARS and power 2.
   """
   return _moving("polynomial", initial, final, start, end, warmup,
                  lambda share: 1 - (1 - share) ** power)
@@ -174,15 +174,16 @@ def polynomial(initial: float, final: float = 0.0, start: Place = 0, end: Place 
 
 @gin.configurable(module="replicator")
 def piecewise(boundaries: Sequence[Place], values: Sequence[float], warmup: Place = 0) -> Schedule:
-  """A number that jumps: `values[0]` before the first of the boundaries, `values[1]` from it on.
+  """Returns a piecewise constant schedule, which takes the next of `values` at each boundary.
 
   Args:
-    boundaries: rising places, each a number of steps, or as a float a share of the run.
-    values: one more than there are boundaries.
+    boundaries: increasing points in the run, each a number of steps, or, as a float, a fraction of
+      the run.
+    values: one more than there are boundaries; `values[i + 1]` applies from `boundaries[i]` on.
     warmup: see `linear`.
 
   Raises:
-    UsageError: there are not one value more than boundaries, or the boundaries do not rise.
+    UsageError: there is not one more value than boundaries, or the boundaries do not increase.
   """
   if len(values) != len(boundaries) + 1:
     raise UsageError(f"piecewise: {len(boundaries)} boundaries and {len(values)} values; write one "
@@ -204,7 +205,7 @@ def piecewise(boundaries: Sequence[Place], values: Sequence[float], warmup: Plac
 
 @gin.configurable(module="replicator")
 def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
-  """A number or a schedule for batches of `batch_size`, in proportion to the run's global batch.
+  """Scales a number or schedule for batches of `batch_size` in proportion to the global batch.
 
   A learning rate of 0.1 for 256 examples is 0.4 in a run with `train.global_batch_size = 1024`.
 
@@ -220,9 +221,9 @@ def scaled_with_batch(value: Number, batch_size: int = 256) -> Schedule:
 
 @gin.configurable(module="replicator")
 def half_life(updates: Number) -> Schedule:
-  """The decay of an average that forgets half of its past in so many updates: `0.5^(1 / updates)`.
+  """Returns the decay of an average with a half-life of `updates`: `0.5^(1 / updates)`.
 
-  `updates`, a number or a schedule, is 0 for an average that is a copy: its decay is 0.
+  `updates` is a number or a schedule. At 0, the decay is 0, and the average is a copy.
 
   Raises:
     UsageError: `updates` is negative.
@@ -235,14 +236,14 @@ def half_life(updates: Number) -> Schedule:
 
 def _moving(name: str, initial: float, final: float, start: Place, end: Place, warmup: Place,
             shape: Callable[[tf.Tensor], tf.Tensor]) -> Schedule:
-  """A schedule on the way from `initial` to `final`; `shape` maps [0, 1] onto itself."""
+  """Returns a schedule from `initial` to `final`; `shape` maps [0, 1] onto itself."""
   for place in (start, end, warmup):
     _check_place(name, place)
 
   def span() -> tuple[int, int]:
     first, last = _step_of(start), _step_of(end)
-    # Up to the end of a run that is shorter than `start` it does not change. In a run of few steps
-    # a share may be none.
+    # With `end = 1.0`, a run may end before `start`: the schedule then never changes. In a run of
+    # few steps, a fraction may round to none.
     if first >= last if isinstance(end, int) else first > last and end < 1:
       raise UsageError(f"{name}: start = {start} and end = {end} are steps {first} and {last} "
                        "of this run: the schedule must not end before it begins")
@@ -250,7 +251,7 @@ def _moving(name: str, initial: float, final: float, start: Place, end: Place, w
 
   def compute(step: tf.Tensor) -> tf.Tensor:
     first, last = span()
-    # In float64, because a float32 does not hold every step of a long run.
+    # In float64, because float32 cannot represent every step of a long run.
     share = tf.clip_by_value(
         (tf.cast(step, tf.float64) - first) / max(last - first, 1), 0.0, 1.0)
     moved = shape(share)
@@ -263,7 +264,7 @@ def _moving(name: str, initial: float, final: float, start: Place, end: Place, w
 
 
 def _check_place(name: str, place: Place) -> None:
-  """Raises a UsageError unless a place is a number of steps, or a share of the run."""
+  """Raises a UsageError unless `place` is a number of steps or a fraction of the run."""
   is_step = isinstance(place, int) and not isinstance(place, bool) and place >= 0
   if not (is_step or (isinstance(place, float) and 0 <= place <= 1)):
     raise UsageError(f"{name}: {place!r} is not a point in a run; write a whole number of steps, "
@@ -271,7 +272,7 @@ def _check_place(name: str, place: Place) -> None:
 
 
 def _step_of(place: Place) -> int:
-  """The step of a place in the run."""
+  """Converts a place in the run to a step."""
   if isinstance(place, int):
     return place
   if context.run.steps is None:

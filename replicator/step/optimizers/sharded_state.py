@@ -9,6 +9,7 @@ The update must treat each number independently, as those in `flat_variables.SHA
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 
@@ -21,7 +22,7 @@ from replicator.step.optimizers.moving_averages import MovingAverages
 from replicator.step.optimizers.sharded_variables import ShardedVariable
 from replicator.step.optimizers.state import State, Update
 from replicator.step.replicated import copies_of
-from replicator.step.shards import divide, local_replicas, own_replica, shards_of
+from replicator.step.shards import divide, exchanged, local_replicas, own_replica, shards_of
 
 import keras
 import tensorflow as tf
@@ -46,7 +47,11 @@ class ShardedState(State):
       if name:  # Of the vector with this number; others are counts and rates.
         divide(variable.value, flats[int(number)].shards)
     self._replicas = local_replicas(tf.distribute.get_strategy())
-    self._is_whole = len(self._replicas) == replicas
+    self._count = replicas
+
+  def exchanged(self) -> contextlib.AbstractContextManager[None]:
+    """Returns the context of an update; see `shards.exchanged`."""
+    return exchanged(own=len(self._replicas), of=self._count)
 
   def mean(self, local: Pieces) -> list[tf.Tensor]:
     """Averages gradients over the replicas; returns the parts to update here: `[parts, n]`."""
@@ -55,19 +60,19 @@ class ShardedState(State):
     if not context.current().is_step:
       raise UsageError("wrap_optimizer.sharded = True: each replica updates its own part; call it "
                        "in a step, which train or Replicator.run runs on all replicas")
-    if not self._is_whole:
+    if len(self._replicas) < self._count:
       raise UsageError("wrap_optimizer.sharded = True: the state that an update needs is divided "
                        "over processes")
     return list(map(joined, local))  # One replica of this process computes what all do.
 
-  def whole(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
+  def gathered(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
     """Converts averaged gradients to the form that `ShardedVariable.unpack` takes."""
     if context.num_replicas() == 1:
       return averaged
     return [tf.squeeze(x, 1) for x in collectives.gather_parts(averaged)]
 
-  def own(self, whole: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Converts averaged gradients back to the parts to update here; the inverse of `whole`."""
+  def scattered(self, whole: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Converts averaged gradients back to the parts to update here; the inverse of `gathered`."""
     return [tf.gather(x, self._updated_here()) for x in whole]
 
   def norm(self, averaged: list[tf.Tensor]) -> tf.Tensor:

@@ -51,6 +51,10 @@ class State:
                    *(averages.values if averages else [])]
     self._values = [variable.value for variable in self._state]
 
+  def exchanged(self) -> contextlib.AbstractContextManager[None]:
+    """Returns the context of an update; see `shards.exchanged`."""
+    return contextlib.nullcontext()
+
   def mean(self, local: Pieces) -> list[tf.Tensor]:
     """Averages gradients over the replicas, in the form that `update` takes.
 
@@ -58,12 +62,12 @@ class State:
     """
     return self._communication.mean(local)
 
-  def whole(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
+  def gathered(self, averaged: list[tf.Tensor]) -> list[tf.Tensor]:
     """Converts averaged gradients to the form that `FlatVariable.unpack` takes."""
     return averaged
 
-  def own(self, whole: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Converts averaged gradients back to the form that `update` takes; the inverse of `whole`."""
+  def scattered(self, whole: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Converts gradients back to the form that `update` takes; the inverse of `gathered`."""
     return whole
 
   def norm(self, averaged: list[tf.Tensor]) -> tf.Tensor:

@@ -1,7 +1,7 @@
-"""Refuses optimizers that are not wrapped, in steps.
+"""Rejects optimizers that are not wrapped, in steps.
 
-Keras and TensorFlow update by the sum of the gradients of all replicas, so that the number of
-replicas would change the training.
+Keras and TensorFlow update by the sum of the gradients of all replicas, so the number of replicas
+would change the results.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ import tensorflow as tf
 
 _METHODS = {keras.optimizers.Optimizer: "apply", keras.optimizers.LossScaleOptimizer: "apply",
             tf.compat.v1.train.Optimizer: "apply_gradients"}
-"""What updates variables, by class; another class calls the method of one of these."""
+"""The method that updates variables, by class; other classes call one of these."""
 
-# Each thread has its own value: an evaluation in another one may train as it likes.
+# Each thread has its own value: an evaluation in another thread may train with any optimizer.
 _refuses = contextvars.ContextVar("refuses", default=False)
 
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-  """A context in which an optimizer that is not wrapped raises a UsageError for its update."""
+  """Makes updates by optimizers that are not wrapped raise a UsageError in the body."""
   token = _refuses.set(True)
   try:
     yield

@@ -1,4 +1,4 @@
-"""Wraps Keras optimizers, so that they compute the same on any number of replicas."""
+"""Wraps Keras optimizers, so that they compute the same updates on any number of replicas."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,48 +32,50 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer | str, variables: Seque
                    ema_start: int = 0, ema_every: int = 1, skip_nonfinite: bool = False,
                    every: int = 1, sharded: bool = False, bucket_mb: float | None = None,
                    communication_dtype: str | None = None) -> Optimizer:
-  """Makes a Keras 3 optimizer correct in replica steps.
+  """Wraps a Keras 3 optimizer, so that it makes the same updates on any number of replicas.
 
       optimizer = replicator.wrap_optimizer(
           keras.optimizers.Adam(1e-3), network.trainable_variables, clip_norm=1.0)
 
   Args:
     optimizer: any Keras optimizer, or the name of one, such as 'adam', for its default settings.
-      Its learning rate and its other floats, such as `beta_2`, are numbers, or schedules, which
-      count training steps. Keras takes no schedule for the momentum of SGD and RMSprop, and for
-      the betas of Lion.
-    variables: the trainable variables that it owns, of networks that are built.
-    clip_norm: clips the averaged gradients to this norm, the norm of all gradients together.
+      Its learning rate and other floats, such as `beta_2`, are numbers or schedules. Schedules
+      count training steps. Keras does not accept schedules for the momentum of SGD and RMSprop or
+      for the betas of Lion.
+    variables: the trainable variables that it owns, from networks that are already built.
+    clip_norm: clips the averaged gradients to this global norm.
     ema_decay: keeps an exponential moving average of the variables with this decay, a number or a
-      schedule. The moving statistics of normalizations are
-      those of the variables themselves; see `use_standing_statistics`.
-    ema_start: the number of updates during which the average is a copy.
-    ema_every: moves the average once per this many updates. With `ema_decay` 0 the average is a
-      target network, which is copied from the online network that often.
+      schedule. The moving statistics of normalization layers remain those of the variables
+      themselves; see `use_standing_statistics`.
+    ema_start: the number of initial updates during which the average is a copy of the variables.
+    ema_every: updates the average once every this many updates. With `ema_decay` 0, the average is
+      a target network, copied from the online network at that interval.
     skip_nonfinite: skips an update if an averaged gradient is infinite or NaN: all variables,
       slots, averages and `iterations` stay as they are. Such updates are counted in either case.
       Always on under the precision 'mixed_float16', which uses overflows to adapt the loss scale.
-    every: makes an update at one of this many calls, from the gradients of that call; those of the
-      others change nothing. So a policy can wait for its critics. It saves little time: the other
-      gradients are computed, too. A step that updates one network several times saves it.
-    sharded: each replica keeps and updates a part of the slots and averages, instead of a copy of
-      all (ZeRO, stages 1 and 2; Rajbhandari et al. 2020). It needs an optimizer that updates each
-      number on its own, and 'mirrored' or 'multi_worker_mirrored'; one replica alone has all.
+    every: makes an update at one of this many calls, from the gradients of that call; the gradients
+      of the other calls are discarded. This can delay a policy relative to its critics. It saves
+      little time, because the other gradients are still computed; updating the critics several
+      times in one step does save time.
+    sharded: each replica keeps and updates one part of the slots and averages, instead of a full
+      copy (ZeRO, stages 1 and 2; Rajbhandari et al. 2020). Requires an optimizer that updates each
+      element independently, and the strategy 'mirrored' or 'multi_worker_mirrored'. A single
+      replica keeps everything.
     bucket_mb: sends the gradients in buckets of at least this many megabytes (2^20 bytes), the last
       variables first, as soon as the backward pass has computed them. None sends all together.
-    communication_dtype: 'bfloat16' sends float32 gradients, and adds them up, in half the bytes,
-      with 8 bits of precision: a rounding error of up to 0.4% for each replica.
+    communication_dtype: 'bfloat16' sends and sums float32 gradients in half the bytes, with 8 bits
+      of precision: a rounding error of up to 0.4% for each replica.
 
   Returns:
     An `Optimizer`; a step calls its `minimize` or its `apply`.
 
   Raises:
     UsageError: `every` or `ema_every` is below 1; `ema_start` or `ema_every` is given without
-      `ema_decay`; the optimizer is none; the variables are missing, are not Keras variables, or
-      come twice; or the optimizer has a Keras option that would change the training on several
+      `ema_decay`; `optimizer` is not an optimizer; the variables are missing, repeated, or not
+      Keras variables; the optimizer has a Keras option that would change the results on several
       replicas (`clipnorm`, `global_clipnorm`, `clipvalue`, `gradient_accumulation_steps`) or that
-      this function replaces (`use_ema`, `loss_scale_factor`); or its state cannot be `sharded`;
-      `bucket_mb` is not above 0, or `communication_dtype` is unknown.
+      this function replaces (`use_ema`, `loss_scale_factor`); its state cannot be `sharded`;
+      `bucket_mb` is not above 0; or `communication_dtype` is unknown.
   """
   optimizer = _made(optimizer)
   _check_options(optimizer)
@@ -95,9 +97,9 @@ def wrap_optimizer(optimizer: keras.optimizers.Optimizer | str, variables: Seque
 
 
 def _made(optimizer: Any) -> keras.optimizers.Optimizer:
-  """An optimizer as it is, or the one that Keras makes of a name or of a config.
+  """Returns an optimizer as it is, or makes one from a Keras name or config.
 
-  Raises a UsageError for what is no optimizer.
+  Raises a UsageError for anything else.
   """
   if isinstance(optimizer, str) or (isinstance(optimizer, dict) and "class_name" in optimizer):
     try:
@@ -126,7 +128,7 @@ def _made(optimizer: Any) -> keras.optimizers.Optimizer:
 
 
 def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
-  """Raises a UsageError if an optimizer is built, or cannot be replicated as it is."""
+  """Raises a UsageError if an optimizer is already built or cannot be replicated as it is."""
   if optimizer.built:
     raise UsageError(f"{optimizer.name}: already has variables; make a new optimizer for each "
                      "network")
@@ -142,9 +144,9 @@ def _check_options(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def _shards_of(optimizer: keras.optimizers.Optimizer) -> int:
-  """The number of replicas that the state of an optimizer is divided over.
+  """Returns the number of replicas over which the state of an optimizer is sharded.
 
-  Raises a UsageError if it cannot be divided.
+  Raises a UsageError if it cannot be sharded.
   """
   if type(optimizer) not in SHARDABLE or "update_step" in vars(optimizer):
     known = ", ".join(sorted(each.__name__ for each in SHARDABLE))
@@ -160,7 +162,7 @@ def _shards_of(optimizer: keras.optimizers.Optimizer) -> int:
 
 
 def _checked(name: str, variables: Sequence) -> list[keras.Variable]:
-  """The variables of the optimizer of this name, in a list; some, Keras' own, and each once."""
+  """Returns an optimizer's variables as a list; checks that they are distinct Keras variables."""
   where = f"wrap_optimizer({name})"
   if isinstance(variables, keras.layers.Layer):
     raise UsageError(f"{where}: given the network '{variables.name}'; pass its "
@@ -188,26 +190,26 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer] | str,
                     options: Mapping[str, Mapping[str, Any]] | None = None, /,
                     **networks: keras.Model | keras.Variable | Sequence | None
                     ) -> dict[str, Optimizer]:
-  """Makes an optimizer for each network, in the gin scope of the network's name.
+  """Makes a wrapped optimizer for each network, in the gin scope of the network's name.
 
       self.optimizers = replicator.wrap_optimizers(
           optimizer, generator=self.generator, discriminator=self.discriminator)
       ...
       loss = self.optimizers["generator"].minimize(loss_fn, z)
 
-  So `generator/adam.learning_rate = 1e-4` and `generator/wrap_optimizer.ema_decay = 0.999` are for
-  the generator's optimizer alone.
+  `generator/adam.learning_rate = 1e-4` and `generator/wrap_optimizer.ema_decay = 0.999` then apply
+  only to the generator's optimizer.
 
   Args:
-    make: makes a Keras optimizer, such as `@adam` of a gin file, or `keras.optimizers.Adam`; or the
-      name of one.
-    options: arguments of `wrap_optimizer` by the names of networks, which gin cannot set then:
-      `{"generator": {"ema_decay": 0.999}}`; None for none.
+    make: a function that makes a Keras optimizer, such as `@adam` in a gin file or
+      `keras.optimizers.Adam`; or the name of an optimizer.
+    options: arguments of `wrap_optimizer` by network name, such as
+      `{"generator": {"ema_decay": 0.999}}`; gin files cannot set these. None for no options.
     networks: what each optimizer owns: a built network, a variable, or a list of these. A network
       that is None gets no optimizer.
 
   Returns:
-    The optimizers by the names of their networks, in the order of the arguments.
+    The optimizers by network name, in the order of the arguments.
 
   Raises:
     UsageError: a network is not built; and see `wrap_optimizer`.
@@ -222,7 +224,7 @@ def wrap_optimizers(make: Callable[[], keras.optimizers.Optimizer] | str,
 
 
 def _called(make: Any) -> Any:
-  """A new optimizer; raises a UsageError for one that is made already."""
+  """Makes a new optimizer; raises a UsageError if `make` is already an optimizer."""
   if isinstance(make, keras.optimizers.Optimizer):
     raise UsageError(f"wrap_optimizers: {make.name} is one optimizer, but each network needs its "
                      "own; pass a function that makes one, such as lambda: "
@@ -245,7 +247,7 @@ def _variables_of(network: keras.Model | keras.Variable | Sequence, path: str
 
 
 def check_owners(step: Callable) -> None:
-  """Raises a UsageError if two optimizers of a step own a variable."""
+  """Raises a UsageError if two optimizers of a step own the same variable."""
   owners: dict[int, str] = {}
   for path, optimizer in held_by(step, (Optimizer,)):
     for variable in optimizer.variables_updated:

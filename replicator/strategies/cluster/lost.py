@@ -3,9 +3,7 @@
 import contextlib
 import re
 import socket
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from replicator.errors import RunFailed
 
@@ -66,32 +64,13 @@ def first(cluster: Cluster) -> str:
 
 def names(cluster: Cluster) -> list[str]:
   """Returns the names of all training processes, in the order of their numbers."""
-  return [_shown(cluster, *task) for task in _tasks(cluster)]
+  return list(processes(cluster, "chief", "worker"))
 
 
-def addresses(cluster: Cluster) -> list[str]:
-  """Returns the addresses of all training processes, in the order of their numbers."""
-  return [cluster[kind][index] for kind, index in _tasks(cluster)]
-
-
-def await_others(config: Mapping[str, Any], seconds: float) -> None:
-  """Waits, in the first process, until all other processes in TF_CONFIG listen on their ports.
-
-  TensorFlow would wait for them forever, and cannot be interrupted. In the other processes,
-  TensorFlow limits how long it waits for the first one.
-
-  Raises:
-    RunFailed: some processes do not listen within `seconds`.
-  """
-  cluster, task = config["cluster"], config["task"]
-  own, *silent = _tasks(cluster)
-  if (task["type"], task["index"]) != own:
-    return
-  deadline = time.monotonic() + seconds
-  while silent := [(kind, index) for kind, index in silent if not listens(cluster[kind][index])]:
-    if time.monotonic() > deadline:
-      raise late(", ".join(_shown(cluster, *each) for each in silent), seconds)
-    time.sleep(0.2)
+def processes(cluster: Cluster, *jobs: str) -> dict[str, str]:
+  """Returns the processes of some jobs: their addresses by their names, in their order."""
+  return {_shown(cluster, job, index): address for job in jobs
+          for index, address in enumerate(cluster.get(job, ()))}
 
 
 def late(who: str, seconds: float) -> RunFailed:
@@ -116,11 +95,6 @@ def listens(address: str) -> bool:
         socket.create_connection((host.strip("[]"), int(port)), 1) as connection):
     return connection.recv(4)[3:] == b"\4"
   return False
-
-
-def _tasks(cluster: Cluster) -> list[tuple[str, int]]:
-  return [(kind, index) for kind in ("chief", "worker")
-          for index in range(len(cluster.get(kind, ())))]
 
 
 def _shown(cluster: Cluster, kind: str, index: int) -> str:

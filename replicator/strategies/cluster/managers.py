@@ -24,7 +24,7 @@ _TRAINER = (("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
 _PORT_OF_PODS = 2222  # Each process can use the same port: each Pod or host has its own address.
 
 # Slurm: these ports are below those of outgoing connections. Consecutive job numbers get ports this
-# far apart, since such jobs may share a node. Each rank has its own: nodes may share an address.
+# far apart, since such jobs may share a node. Each rank has its own, as nodes may share an address.
 _FIRST_PORT, _PORTS, _PORTS_PER_JOB = 12000, 20000, 64
 
 
@@ -151,7 +151,7 @@ def _pods(environment: Mapping[str, str], index: str, hosts: str, names: list[st
 
 
 def _numbered(environment: Mapping[str, str], size: str, first: str) -> list[str]:
-  """`('3', 'job-node-0-0.job:1234') -> [job-node-0-0.job, job-node-0-1.job, job-node-0-2.job]`."""
+  """Lists the hosts: `('2', 'job-node-0-0.job:1234') -> [job-node-0-0.job, job-node-0-1.job]`."""
   name, number = environment[first].partition(":")[0], environment[size]
   host, dot, domain = name.partition(".")
   if not number.isdecimal() or not host.endswith("-0"):

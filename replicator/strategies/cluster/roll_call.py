@@ -15,7 +15,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from replicator.errors import RunFailed, UsageError
@@ -42,8 +42,8 @@ def attend(config: Mapping[str, Any], seconds: float) -> None:
   """
   cluster, task = config["cluster"], config["task"]
   number = worker_number(cluster, task["type"], task["index"])
-  own, first = (lost.addresses(cluster)[each] for each in (number, 0))
-  names = lost.names(cluster)
+  names, addresses = zip(*lost.processes(cluster, "chief", "worker").items(), strict=True)
+  own, first = addresses[number], addresses[0]
   report = {"number": number, "cluster": cluster, "id": secrets.token_hex(8),
             "process": f"process {os.getpid()} on {platform.node()}"}
   with contextlib.ExitStack() as stack:
@@ -59,12 +59,12 @@ def attend(config: Mapping[str, Any], seconds: float) -> None:
     _report(report, names, first, seconds)
 
 
-def _report(report: Mapping[str, Any], names: list[str], address: str, seconds: float) -> None:
+def _report(report: Mapping[str, Any], names: Sequence[str], address: str, seconds: float) -> None:
   """Reports to the first process until all processes are there; raises as `attend` does."""
   fault, is_first = report.get("fault"), report["number"] == 0
   begun = time.monotonic()
   notice, end = begun + QUIET_SECONDS, begun + (min(seconds, LATE_SECONDS) if fault else seconds)
-  missing, reason = names[:1], ""
+  missing, reason = list(names[:1]), ""
   while time.monotonic() < end:
     try:
       for answer in _answers(report, address):
@@ -78,7 +78,7 @@ def _report(report: Mapping[str, Any], names: list[str], address: str, seconds: 
         if is_first and time.monotonic() > notice:
           notice = _say(missing)
     except OSError as error:
-      missing, reason = names[:1], error.strerror or str(error)
+      missing, reason = list(names[:1]), error.strerror or str(error)
     if fault and is_first:  # The port is not taken by a process of this run.
       break
     if time.monotonic() > notice:
@@ -86,10 +86,29 @@ def _report(report: Mapping[str, Any], names: list[str], address: str, seconds: 
     time.sleep(0.2)
   if fault:
     raise UsageError(fault)
-  if is_first and missing == names[:1]:
+  if is_first and missing == [names[0]]:
     raise RunFailed(f"{names[0]} cannot reach itself at this address ({reason or 'no answer'}); "
                     "choose one that all machines can reach")
   raise lost.late(", ".join(missing), seconds)
+
+
+def await_listeners(addresses: Mapping[str, str], seconds: float) -> None:
+  """Waits until TensorFlow listens at all addresses, by the names of their processes.
+
+  TensorFlow itself would wait for them forever, and cannot be interrupted. After `QUIET_SECONDS`,
+  prints which ones are missing.
+
+  Raises:
+    RunFailed: some are still missing after `seconds`.
+  """
+  begun = time.monotonic()
+  notice, missing = begun + QUIET_SECONDS, list(addresses)
+  while missing := [name for name in missing if not lost.listens(addresses[name])]:
+    if time.monotonic() > begun + seconds:
+      raise lost.late(", ".join(missing), seconds)
+    if time.monotonic() > notice:
+      notice = _say(missing)
+    time.sleep(0.2)
 
 
 def _say(missing: list[str], reason: str = "") -> float:

@@ -26,12 +26,14 @@ STARTERS = {"ray": "RAY_RAYLET_PID", "spark": "SPARK_BUFFER_SIZE"}
 MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 """Valid values of `Replicator.cluster`."""
 
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Of Open MPI, and of MPICH and Intel MPI.
+
 _TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
                   "parameter_server": ("chief", "worker", "ps")}
 
 
 def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | None:
-  """Returns the processes that a manager describes; None without one, or if TF_CONFIG takes over.
+  """Returns the processes that a manager describes; None without one, or if TF_CONFIG is used.
 
   Raises a UsageError as the readers do.
   """
@@ -88,7 +90,7 @@ def check_used(strategy: str, environment: Mapping[str, str], manager: str = "au
 
 def _workers(environment: Mapping[str, str]) -> int:
   """Returns the number of training processes from an unchecked TF_CONFIG; or 0."""
-  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # It is not used.
+  with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # It is invalid.
     cluster = json.loads(environment["TF_CONFIG"])["cluster"]
     return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
   return 0
@@ -97,13 +99,16 @@ def _workers(environment: Mapping[str, str]) -> int:
 def _started_together(environment: Mapping[str, str], manager: str) -> tuple[str, int]:
   """Returns the source and the number of processes that a manager started as one step or job.
 
-  The number is 0 without a manager, and in a process of Ray or Spark, which may run inside a step.
+  `mpirun` counts as one, although it does not describe its processes. The number is 0 without a
+  manager, and in a process of Ray or Spark, which may run inside a step.
   """
   if manager in ("auto", *READERS) and not {*STARTERS.values()} & environment.keys():
     for read in READERS.values() if manager == "auto" else [READERS[manager]]:
       with contextlib.suppress(UsageError):  # Its variables are invalid.
         if processes := read(environment):
           return processes.source, len(processes.addresses)
+    sizes = [environment.get(name, "") for name in _MPI_SIZES if manager == "auto"]
+    return "mpirun", max((int(size) for size in sizes if size.isdecimal()), default=0)
   return "", 0
 
 

@@ -1,1 +1,1 @@
-"""Compiled steps: their trainable parts, and the lines of their operations."""
+"""Tracing of steps: checks of their graphs and Python state, and their `trainable` flags."""

@@ -46,10 +46,10 @@ class any_batch_size:
   def __call__(self, *batch: Any) -> Any:
     """Calls the function with nests of tensors or arrays `[n, ...]`, or None.
 
-    While a graph is traced, as in a step, it becomes a part of that graph.
+    While a graph is being traced, as in a step, the function becomes part of that graph.
     """
     # A separate graph would use the variables of one replica, so that other replicas would get no
-    # gradients, and would miss the values that a scope puts in place of variables.
+    # gradients, and would miss the values that a scope substitutes for variables.
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly() or values_of_scope():
       return self._function(*batch)
     specs = map_tensors(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), batch)

@@ -33,17 +33,17 @@ def foreign(graph: Any) -> Iterator[tuple[tf.Operation, list]]:
 
 
 def draws_numbers(operation: tf.Operation) -> bool:
-  """Whether an operation draws random numbers, rather than a key or seed for other draws."""
+  """Returns whether an operation draws random numbers, not just a key or seed for other draws."""
   return bool(_DRAWS.match(operation.type)) or is_stateful(operation)
 
 
 def is_stateful(operation: tf.Operation) -> bool:
-  """Whether an operation draws from its own internal generator, which no checkpoint saves."""
+  """Returns whether an operation uses its own internal generator, which no checkpoint saves."""
   return operation.op_def.is_stateful and any(each.name == "seed" for each in operation.op_def.attr)
 
 
 def is_of_keras(frames: Sequence) -> bool:
-  """Whether the draw is made by Keras, in a layer or in `keras.random`."""
+  """Returns whether Keras makes the draw, in a layer or in `keras.random`."""
   return any(_OF_KERAS.search(frame.filename) for frame in frames)
 
 

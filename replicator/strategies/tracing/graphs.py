@@ -14,7 +14,7 @@ import tensorflow as tf
 
 _WRITES = ("Assign", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceApply",
            "ResourceSparseApply", "RngReadAndSkip", "RngSkip", "StatefulUniform")
-_FEWEST_CHANNELS = 16  # With at least this many, the gradient of a convolution is right.
+_FEWEST_CHANNELS = 16  # With at least this many, the gradient of a convolution is correct.
 
 
 def place(frames: Sequence) -> str:
@@ -31,16 +31,16 @@ def operations(graph: Any) -> Iterator[Any]:
 
 
 def has_loop(graph: Any) -> bool:
-  """Whether a graph has a loop, as of micro-batches or a recurrent layer."""
+  """Returns whether a graph has a loop, such as that of micro-batches or a recurrent layer."""
   return any(operation.type in ("While", "StatelessWhile") for operation in operations(graph))
 
 
 def keep_order() -> None:
-  """Makes loops read what was written before them, in all graphs this thread calls from now on.
+  """Makes loops see earlier writes, in all graphs that this thread calls from now on.
 
-  TensorFlow's dependency optimization (2.21) loses the order of an update and a loop after it, so
-  the loop sometimes reads old weights. Without it, a small step takes up to 1.4 times as long, so
-  it stays on where there is no loop.
+  TensorFlow's dependency optimization (2.21) loses the order of an update and a later loop, so the
+  loop sometimes reads stale weights. Disabling it makes a small step take up to 1.4 times as long,
+  so it stays on where there is no loop.
   """
   tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
 
@@ -57,7 +57,7 @@ def add_in_order() -> None:
 
 @contextlib.contextmanager
 def unoptimized() -> Iterator[None]:
-  """Makes this thread call graphs without optimizing them, in the body.
+  """Disables the optimization of graphs that this thread calls in the body.
 
   Optimizing a graph takes longer than computing a few examples once.
   """
@@ -85,18 +85,18 @@ def python_calls(graph: Any) -> list[str]:
 
 
 def assignments(graph: Any, variable: Any) -> Iterator[str]:
-  """Yields the `place` of each write of a variable in a graph; '' where it is not known."""
+  """Yields the `place` of each write of a variable in a graph; '' if it is unknown."""
   return (place(operation.traceback) for _, operation in writes(graph, [variable]))
 
 
 def first_use(graph: Any, variable: Any) -> str:
-  """Returns the `place` of the first use of a variable in a graph; '' if it is not known."""
+  """Returns the `place` of the first use of a variable in a graph; '' if it is unknown."""
   places = (place(operation.traceback) for _, operation in _uses(graph, [variable]))
   return next(filter(None, places), "")
 
 
 def writes(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
-  """Yields each write of some TensorFlow or Keras variables in a graph: variable and operation."""
+  """Yields (variable, operation) for each write of TensorFlow or Keras variables in a graph."""
   return ((variable, operation) for variable, operation in _uses(graph, variables)
           if operation.type.startswith(_WRITES))
 
@@ -107,7 +107,7 @@ def read(graph: Any, variables: Sequence) -> set[int]:
 
 
 def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]]:
-  """Yields the handles of some variables inside a graph, each with its variable."""
+  """Yields the handles of the given variables inside a graph, each with its variable."""
   of_handle = {id(copy.handle): v for v in variables
                for copy in copies_of(v.value if isinstance(v, keras.Variable) else v)}
   return ((inside, of_handle[id(outside)]) for outside, inside in graph.captures
@@ -115,12 +115,12 @@ def _captured(graph: Any, variables: Sequence) -> Iterator[tuple[tf.Tensor, Any]
 
 
 def _uses(graph: Any, variables: Sequence) -> Iterator[tuple[Any, tf.Operation]]:
-  """Yields each operation in a graph on the handle of one of the variables, with the variable."""
+  """Yields (variable, operation) for each operation in a graph on the handle of a variable."""
   return _uses_of(graph, {inside.name: v for inside, v in _captured(graph, variables)})
 
 
 def _uses_of(graph: Any, names: dict[str, Any]) -> Iterator[tuple[Any, tf.Operation]]:
-  """Yields the operations on the resources with these names, with the object for each name."""
+  """Yields (object, operation) for each operation on the resource with the name of an object."""
   for operation in graph.get_operations() if names else ():
     functions = tensorflow_internals.graphs_called_by(graph, operation)
     if not functions and operation.inputs and operation.inputs[0].name in names:
@@ -148,8 +148,8 @@ def warnings(graph: Any, jit_compile: bool) -> list[str]:
 def unsafe_convolutions(graph: Any) -> list[str]:
   """Lists the convolutions whose gradient in a graph is unsafe on CPUs, with their places.
 
-  oneDNN, which computes convolutions on CPUs, writes outside its memory in the gradient of a
-  strided 1x1 kernel with few input channels (github.com/uxlfoundation/oneDNN/issues/6035, seen in
+  oneDNN, which computes convolutions on CPUs, writes out of bounds in the gradient of a strided
+  1x1 kernel with few input channels (github.com/uxlfoundation/oneDNN/issues/6035, seen in
   TensorFlow 2.21 with AVX-512). The process crashes, or continues with wrong numbers. The list is
   empty if oneDNN does not compute them: in float64, on other devices, or if it is off.
   """

@@ -1,4 +1,4 @@
-"""Finds draws and counts made in Python while a step is traced, which become constants."""
+"""Finds random draws and counters in Python, which become constants when a step is traced."""
 
 import contextlib
 import pickle
@@ -17,10 +17,10 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 @contextlib.contextmanager
 def noted_in(found: list[str], step: Any, traced: str = "the step", every: str = "at every step",
              remedy: str = "draw with replicator.random") -> Iterator[None]:
-  """Adds to `found` a warning about each draw and each sum in Python while the body traces a step.
+  """Adds a warning to `found` for each Python draw and counter while the body traces a step.
 
-  `traced` may instead be a method of `step`; `every` then says when it is called, and `remedy` what
-  to do about draws.
+  `traced` names what is traced, which may also be a method of `step`; `every` says how often it
+  runs, and `remedy` what to do about draws.
   """
   with (sums_noted_in(found, step, traced, every),
         draws_noted_in(found, step, traced, remedy)):
@@ -30,10 +30,10 @@ def noted_in(found: list[str], step: Any, traced: str = "the step", every: str =
 @contextlib.contextmanager
 def draws_noted_in(found: list[str], step: Any, traced: str = "the step",
                    remedy: str = "draw with replicator.random") -> Iterator[None]:
-  """Adds to `found` a warning about each generator that the body, which traces a step, draws from.
+  """Adds a warning to `found` for each generator that the body draws from as it traces a step.
 
-  These are the global generators of NumPy and Python, which other threads may use too, and those
-  that the step holds.
+  Checks the global generators of NumPy and Python, which other threads may also use, and the
+  generators that the step holds.
   """
   states = lambda: generators_of(dict(held_by(step, _GENERATORS)))
   before, of_keras = states(), global_seed_state()
@@ -49,7 +49,7 @@ def draws_noted_in(found: list[str], step: Any, traced: str = "the step",
 @contextlib.contextmanager
 def sums_noted_in(found: list[str], step: Any, traced: str = "the step",
                   every: str = "at every step") -> Iterator[None]:
-  """Adds to `found` a warning about each numeric attribute that the body changes."""
+  """Adds a warning to `found` for each numeric attribute that the body changes."""
   before = numbers_of(step)
   yield
   after = {path: value for path, value in numbers_of(step).items() if path in before}
@@ -83,7 +83,7 @@ def numbers_of(step: Callable) -> dict[str, float]:
 def outdated(traced: Mapping[str, float], step: Callable) -> list[str]:
   """Returns warnings about the step's own numbers that have changed since it was traced.
 
-  Numbers of objects inside it, such as a replay buffer, are skipped: they may be for acting only.
+  Skips numbers of objects inside it, such as a replay buffer: they may be for acting only.
   """
   own = children_of(step) or {}
   now = {path: own[path] for path in traced if path in own}

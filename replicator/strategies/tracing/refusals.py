@@ -1,4 +1,4 @@
-"""Checks for what a step must not do, made when it is traced."""
+"""Rejects invalid steps when they are traced."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ from replicator.strategies.tracing.graphs import operations, place
 
 import tensorflow as tf
 
-# State that is not in variables, by the operations that change it.
+# State outside of variables, by the operations that change it.
 _KEEP = "keep its contents in a replicated.variable that is an attribute of the step"
 _HIDDEN = {"LookupTable(Insert|Remove|Import)": ("a lookup table", _KEEP),
            "Queue(Enqueue|Dequeue)": ("a queue", _KEEP),
@@ -31,7 +31,7 @@ def refuse_summaries(graph: Any, strategy: str) -> None:
 
 
 def refuse_global_batch_sizes(graph: Any) -> None:
-  """Raises a UsageError if the examples of a replica are averaged over those of all replicas."""
+  """Raises a UsageError if the loss of a replica is divided by the global batch size."""
   for operation in [] if tf.executing_eagerly() else operations(graph):
     if operation.type == "DivNoNan" and any(
         frame.name == "compute_average_loss" for frame in operation.traceback):
@@ -54,7 +54,7 @@ def refuse_hidden_state(graph: Any) -> None:
 
 
 def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-  """Checks, in the body on one replica, that graphs under a tape do not use another's weights.
+  """Checks that graphs called under a tape in the body use only this replica's weights.
 
   A `tf.function` is compiled for each replica, but `get_concrete_function` compiles for only one.
   """
@@ -76,7 +76,7 @@ def own_weights_checked(optimizers: Mapping[str, Any]) -> contextlib.AbstractCon
 def unaggregated_explained(strategy: str) -> Iterator[None]:
   """Explains the error for a variable that the strategy cannot update in a step.
 
-  The variable needs an aggregation for several replicas, which Keras does not set for the state of
+  On several replicas, the variable needs an aggregation, which Keras does not set for the state of
   its layers.
   """
   try:

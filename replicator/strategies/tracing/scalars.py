@@ -38,7 +38,7 @@ def checked(outputs: Any) -> dict[str, tf.Tensor]:
 
 
 def is_counter(value: Any) -> bool:
-  """Whether a scalar is a counter, of which the last value is logged instead of the mean.
+  """Returns whether a scalar is a counter, whose last value is logged instead of its mean.
 
   Variables and unsigned integers are counters.
   """

@@ -44,5 +44,5 @@ def _says_false(frames: Sequence[traceback.FrameSummary]) -> bool:
 
 
 def _up_to_keras(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-  """The frames up to the call of the outermost layer."""
+  """Returns the frames up to the call of the outermost layer."""
   return list(itertools.takewhile(lambda frame: frame.filename != _LAYER, frames))

@@ -118,7 +118,7 @@ class Agents:
   @contextlib.contextmanager
   def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
             ) -> Iterator[list[Slot]]:
-    """See `Placement`.
+    """Implements `Placement.slots`.
 
     Raises:
       RunFailed: the agents cannot start.
@@ -140,7 +140,7 @@ class Agents:
       yield door.slots()
 
   def away(self) -> list[str]:
-    """See `Placement`; agents are not elastic."""
+    """Implements `Placement.away`; agents are not elastic."""
     return []
 
 

@@ -35,7 +35,7 @@ class Machines:
   @contextlib.contextmanager
   def slots(self, count: int, is_stopped: Callable[[], bool], is_back: Callable[[], None]
             ) -> Iterator[list[Slot]]:
-    """See `Placement`; the ports are free on this machine."""
+    """Implements `Placement.slots`; the ports are free on this machine."""
     if self._is_elastic:
       self._wait(is_stopped)
       count = len(self._present)
@@ -52,7 +52,7 @@ class Machines:
       over.set()
 
   def away(self) -> list[str]:
-    """See `Placement`."""
+    """Implements `Placement.away`."""
     if not self._is_elastic:
       return []
     self._answering = self._who_answers()

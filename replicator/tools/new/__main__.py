@@ -1,4 +1,4 @@
-"""Creates a new project: an experiment with three networks, its networks, settings and tests.
+"""Creates a new project: an experiment, its three networks, its settings and its tests.
 
     replicator new NAME [--from=EXPERIMENT]
 

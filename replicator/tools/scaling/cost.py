@@ -31,17 +31,17 @@ class StepCost:
   transfers: list[Transfer]  # One replica's part.
   seconds: float = 0.0  # The median of a step, without its inputs and `before_call`, if timed.
   weights: int = 0  # The bytes of the weights that optimizers own; their gradients have as many.
-  state: int = 0  # The bytes of the optimizers' slots and averages, all of them.
+  state: int = 0  # The bytes of all of the optimizers' slots and averages.
 
 
 def record(main: Callable[[str], None], calls: int) -> StepCost:
-  """The cost of the step that an experiment, already configured, trains; with no calls, traced."""
+  """Measures the cost of a configured experiment's step; with 0 `calls`, only traces it."""
   keras.backend.clear_session()
   return run_until_prepared(main, functools.partial(_cost_of, calls))
 
 
 class TransferCount(Hook):
-  """Collects the transfers of a replica, as `found`."""
+  """A hook that collects the transfers of a replica in `found`."""
 
   def transferred(self, transfer: Transfer) -> None:
     context.current().kept.setdefault(self, []).append(transfer)

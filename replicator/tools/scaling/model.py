@@ -1,20 +1,21 @@
-"""A model of the time of a step on N replicas, and the table of efficiencies that it predicts.
+"""A model of the step time on N replicas, and the table of efficiencies that it predicts.
 
     seconds = compute + sum over its collectives of (launch + hops latency + sent / bandwidth)
 
-`compute` is what one replica computes. Nothing overlaps, so the sum is an upper bound: a library
-that sends gradients while it computes others is faster. Each collective runs around a ring, in
-which every replica sends to the next while it receives from the one before:
+`compute` is the time for which one replica computes. The model assumes no overlap, so the sum is an
+upper bound: a library that sends gradients while it computes others is faster. Each collective runs
+around a ring, in which every replica sends to the next while it receives from the previous one:
 
     all_reduce    2 (N - 1) hops, 2 (N - 1) / N times its bytes: scattered, then gathered
     all_gather      (N - 1) hops,   (N - 1)     times its bytes
     reduce_scatter  (N - 1) hops,   (N - 1) / N times its bytes
     all_to_all      (N - 1) hops,   (N - 1) / N times its bytes
 
-So do TensorFlow's collectives between CPUs (`tensorflow/core/common_runtime/ring_reducer.cc`) and
-NCCL's rings. To reduce, NCCL also has pairs of trees: `2 log2 N` hops, twice the bytes. It takes
-what it expects to be faster, and so does this model. On a torus the hops run along one axis after
-the other (Patarasuk and Yuan 2009 for rings; Sanders et al. 2009 for pairs of trees).
+TensorFlow's collectives between CPUs (`tensorflow/core/common_runtime/ring_reducer.cc`) and NCCL's
+rings work this way. For reductions, NCCL also has double binary trees: `2 log2 N` hops, twice the
+bytes. NCCL picks the algorithm that it expects to be faster; this model does the same. On a torus,
+the hops run along one axis after the other (Patarasuk and Yuan 2009 for rings; Sanders et al. 2009
+for double binary trees).
 """
 
 import dataclasses
@@ -34,34 +35,34 @@ REPLICAS = tuple(2 ** power for power in range(1, 10))  # 2 to 512.
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """The connection of the replicas; each pair of neighbors alike."""
+  """The network between replicas; all pairs of neighbors are connected alike."""
 
-  bandwidth: float  # The bytes that a replica sends in a second, while it receives as many.
-  latency: float  # The seconds of one hop, from a replica to the next, without the bytes.
+  bandwidth: float  # The bytes per second that a replica sends, while it receives as many.
+  latency: float  # The seconds of one hop, from a replica to the next, excluding the bytes.
   launch: float = 0.0  # The seconds of a collective before its first hop.
-  shape: str = TREE  # With trees if they are faster than the ring; a torus has two axes.
+  shape: str = TREE  # TREE uses trees where they are faster than the ring; a torus has two axes.
 
 
 NETWORKS = {
-    # The numbers by which NCCL 2.29.7 chooses its algorithms.
+    # The numbers with which NCCL 2.29.7 chooses its algorithms.
     "pcie": Network(12e9, 5.7e-6, 8.4e-6),
     "nvlink": Network(240e9, 3.4e-6, 8.4e-6),
     "infiniband": Network(25e9, 14e-6, 8.4e-6),
-    # The rate of the line, and a message through the kernel's TCP.
+    # The line rate, and the latency of a message through the kernel's TCP.
     "10gbe": Network(1.25e9, 26e-6, 8.4e-6),
     "100gbe": Network(12.5e9, 26e-6, 8.4e-6),
-    # TPU v3: 1e11 bytes/s a link and direction, used in both directions of one axis at a time.
+    # TPU v3: 1e11 bytes/s per link and direction, used in both directions of one axis at a time.
     "ici": Network(2e11, 1e-6, shape=TORUS),
 }
 """Networks by name. Every replica has its own port; docs/explain/scaling.md has the sources."""
 
 
 def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> float:
-  """Seconds of one collective between `replicas` replicas, 2 or more."""
+  """Returns the seconds of one collective among `replicas` replicas, 2 or more."""
   n = replicas
-  size = float(transfer.bytes or 0)  # Unknown before the step runs: nothing that could be counted.
+  size = float(transfer.bytes or 0)  # Unknown before the step runs, so it cannot be counted.
   if transfer.parts:
-    size *= transfer.parts / n  # A part of more replicas is smaller.
+    size *= transfer.parts / n  # With more replicas, each part is smaller.
   around = 2 * (math.sqrt(n) - 1) if network.shape == TORUS else n - 1
   hops, sent = {"all_reduce": (2 * around, 2 * (n - 1) / n), "all_gather": (around, n - 1),
                 "reduce_scatter": (around, (n - 1) / n), "all_to_all": (around, (n - 1) / n)
@@ -75,25 +76,25 @@ def transfer_seconds(transfer: "Transfer", replicas: int, network: Network) -> f
 
 def efficiency(seconds: float, transfers: "Sequence[Transfer]", replicas: int, network: Network
                ) -> float:
-  """The examples a second on N replicas, as a share of N times those on one.
+  """Returns the examples per second on N replicas, as a fraction of N times those on one.
 
-  `seconds` is what one replica computes, with its own part of the examples.
+  `seconds` is the time for which one replica computes, on its own part of the examples.
   """
   return seconds / step_seconds(seconds, transfers, replicas, network)
 
 
 def step_seconds(seconds: float, transfers: "Sequence[Transfer]", replicas: int, network: Network
                  ) -> float:
-  """Seconds of a step of `replicas` replicas, each of which computes for `seconds`."""
+  """Returns the seconds of a step on `replicas` replicas, each of which computes for `seconds`."""
   return seconds + sum(transfer_seconds(transfer, replicas, network) for transfer in transfers)
 
 
 def table(seconds: float, transfers: "Sequence[Transfer]", networks: Mapping[str, Network],
           most: int = max(REPLICAS), strong: bool = False) -> list[str]:
-  """The efficiency in percent: a row for each number of replicas, a column for each network.
+  """Formats the efficiency in percent: a row per number of replicas, a column per network.
 
-  Every replica computes for `seconds`. With `strong`, they share that time; the bytes stay, as
-  those of gradients do. The last row is of at most `most` replicas.
+  Every replica computes for `seconds`. With `strong`, they share that time, but the bytes stay the
+  same, as those of gradients do. The last row is for at most `most` replicas.
   """
   lines = ["  replicas" + "".join(f"{name:>12}" for name in networks)]
   for replicas in REPLICAS:
@@ -105,7 +106,7 @@ def table(seconds: float, transfers: "Sequence[Transfer]", networks: Mapping[str
 
 
 def counted(transfers: "Sequence[Transfer]") -> str:
-  """The collectives of a step, with the bytes that one replica gives them, by what they do."""
+  """Describes the collectives of a step by kind, with the bytes that one replica contributes."""
   moves = []
   for move, count in Counter(transfer.move for transfer in transfers).items():
     sizes = [transfer.bytes for transfer in transfers if transfer.move == move]
@@ -116,9 +117,9 @@ def counted(transfers: "Sequence[Transfer]") -> str:
 
 
 def kept(weights: int, state: int, transfers: "Sequence[Transfer]") -> str:
-  """What a replica keeps: bytes of weights, as many of gradients, and the optimizers' state.
+  """Describes what a replica keeps: weights, as many bytes of gradients, and optimizer state.
 
-  The state is divided over the replicas if the collectives say so.
+  The state is divided over the replicas if a collective moves parts.
   """
   size = lambda count: f"{format_number(count / 1e6)} MB"
   share = "1/N of " if any(each.parts for each in transfers) else ""

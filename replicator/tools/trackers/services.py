@@ -106,7 +106,7 @@ class WandB(Tracker):
       self._run.finish(exit_code=1)
     for earlier in (run.workdir / "wandb").glob(f"offline-run-*-{run.id}"):
       shutil.rmtree(earlier)  # A server keeps only the newest run with an ID.
-    # Keeps the progress output out of W&B; and the user's program may have a run of its own.
+    # Keeps the progress output out of W&B; the user's program may have its own run.
     settings = wandb.Settings(console="off", silent=True, reinit="create_new")
     self._run = wandb.init(
         project=self._project or run.experiment, entity=self._entity, id=run.id, name=run.name,

@@ -1,1 +1,1 @@
-"""What hangs on the training loop: each is an example for callbacks of your own."""
+"""Callbacks of the training loop; each is also an example for writing your own."""

@@ -31,7 +31,7 @@ class Callback:
 
   Attributes:
     every: the number of steps between calls of `after_steps`; None for each log point, 0 for never.
-    at: further steps at which `after_steps` is called. Both must be the same on all workers.
+    at: additional steps at which `after_steps` is called. Both must be the same on all workers.
     on_all_workers: whether it is called on every worker of a cluster, not only on the chief.
     hooks: observers of the step while it is traced; see `replicator.step.hooks`.
     in_checks: whether the doctor's checks call it too; False if it only reports on the run.
@@ -88,13 +88,13 @@ def with_installed(callbacks: Sequence[Callback]) -> list[Callback]:
 
 
 def is_installed(callback: Callback) -> bool:
-  """Whether a callback was added by `installed`."""
+  """Returns whether a callback was added by `installed`."""
   return any(each is callback for each in _installed)
 
 
 @contextlib.contextmanager
 def installed(callbacks: Sequence[Callback], is_check: bool = False) -> Iterator[None]:
-  """Adds callbacks to each run in the body, for programs whose call of `train` is not yours.
+  """Adds callbacks to each run in the body, for programs whose call to `train` you cannot change.
 
       with installed([recorder]):
         main(workdir)

@@ -39,7 +39,7 @@ class Calls:
     self._begin(filter(is_installed, self._here))
 
   def begin(self) -> None:
-    """Begins the others; UsageError: the workers would call different ones at the same step."""
+    """Begins the others; raises a UsageError if the workers would call different ones at a step."""
     self._begin(each for each in self._here if not is_installed(each))
     for callback in self._all:
       due = zlib.crc32(repr((callback.every, sorted(callback.at))).encode())
@@ -91,7 +91,10 @@ class Calls:
       self._each(lambda callback: callback.saved(self._run), "saved")
 
   def end(self, error: BaseException | None) -> None:
-    """Ends the callbacks that have begun. Raises their first error; only prints it on `error`."""
+    """Ends the callbacks that have begun.
+
+    Raises their first error, unless the run already failed with `error`; prints all others.
+    """
     begun, self._begun = self._begun, []
     first: Exception | None = None
     for callback in begun:

@@ -8,5 +8,5 @@ from replicator.training.callbacks.report import Report
 
 
 def callbacks_of_run(given: Sequence[Callback]) -> list[Callback]:
-  """Returns all callbacks of a run, given its own; UsageError: one is not a callback."""
+  """Returns all callbacks of a run, given its own; raises a UsageError if one is not a callback."""
   return callback.with_installed([*callback.check(given), Report()])

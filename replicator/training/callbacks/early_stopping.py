@@ -39,7 +39,7 @@ class EarlyStopping(Callback):
     self._values: list[tuple[int, float]] = []  # Of all evaluations so far, with their steps.
 
   def begin(self, run: Run) -> None:
-    """Reads the evaluations so far; UsageError: the run has no evaluations."""
+    """Reads the evaluations so far; raises a UsageError if the run has no evaluations."""
     if not run.evaluate or not run.schedule.eval_every:
       raise UsageError(f"EarlyStopping.metric = '{self.metric}': the run has no evaluations; pass "
                        "evaluate to train, and set train.eval_every")
@@ -48,7 +48,10 @@ class EarlyStopping(Callback):
     self._stop_if_over(run)
 
   def evaluated(self, run: Run, found: "Evaluation") -> None:
-    """Stops the run if its patience has run out; UsageError: the evaluation lacks the metric."""
+    """Stops the run if its patience has run out.
+
+    Raises a UsageError if the evaluation does not return the metric.
+    """
     if self.metric not in run.scalars:
       names = [f"eval/{name}" for name in found.scalars]
       raise UsageError(f"EarlyStopping.metric = '{self.metric}': the evaluation does not return it."

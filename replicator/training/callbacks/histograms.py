@@ -36,7 +36,10 @@ class Histograms(Callback):
     self.hooks = [self._updates] if self._updates else []
 
   def begin(self, run: Run) -> None:
-    """Prepares the hook; UsageError: with `gradients`, several steps per call or async workers."""
+    """Prepares the hook.
+
+    Raises a UsageError for `gradients` with several steps per call or asynchronous workers.
+    """
     optimizers = dict(held_by(run.module, (Optimizer,)))
     self._weights = {f"{path}/{variable.path}": variable for path, optimizer in optimizers.items()
                      for variable in optimizer.variables_updated}
@@ -81,7 +84,7 @@ class _Updates(Hook):
     return averaged
 
   def ended(self, batch: tuple, outputs: Any) -> dict[str, tf.Tensor]:
-    """Returns the gradients, and the ratios of updates to weights, [] each; 0 if not due."""
+    """Returns the gradients, and the ratios of updates to weights, [] each (0 if not due)."""
     gradients, before = self._of_replica()
     ratios = {f"update_ratio/{path}": tf.cond(
         self._is_due(), lambda v=variables, old=old: tf.norm(_flat(v) - old) / tf.norm(old),
@@ -93,7 +96,8 @@ class _Updates(Hook):
     self.newest = values
 
   def _of_replica(self) -> tuple[dict[str, tf.Tensor], dict[str, tuple[list, tf.Tensor]]]:
-    """The gradients of the replica being traced, and its variables with their first values."""
+    """Returns the gradients of the replica being traced, and its variables with their first values.
+    """
     return context.current().kept.setdefault(self, ({}, {}))
 
   def _is_due(self) -> tf.Tensor:

@@ -12,7 +12,7 @@ from replicator.training.run import Run
 import gin
 import tensorflow as tf
 
-_SHOWN = 10  # Operations.
+_SHOWN = 10  # The number of operations to print.
 
 
 @gin.configurable(module="replicator")
@@ -31,7 +31,7 @@ class Profile(Callback):
 
   in_checks = False
   every = 0
-  on_all_workers = True  # All workers must know the steps of its calls; only the chief profiles.
+  on_all_workers = True  # `at` must be the same on all workers; only the chief profiles.
 
   def __init__(self, first: int, last: int):
     if not 1 <= first <= last:
@@ -41,7 +41,7 @@ class Profile(Callback):
     self._is_running = False
 
   def begin(self, run: Run) -> None:
-    """Chooses the calls to profile; UsageError: the run ends earlier."""
+    """Chooses the calls to profile; raises a UsageError if the run ends earlier."""
     if self._last > run.schedule.steps:
       raise UsageError(f"Profile.last = {self._last}: must be at most train.steps = "
                        f"{run.schedule.steps}")

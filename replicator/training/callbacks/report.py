@@ -12,8 +12,8 @@ from replicator.training.workdir.report import show_report, write_report
 class Report(Callback):
   """A callback that writes `report.html` at log points and at the end.
 
-  In a notebook, its main curves also appear under the cell. It takes at most a hundredth of the
-  run's time. If a report fails, it prints a warning and the run continues.
+  In a notebook, its main curves also appear under the cell. It takes at most 1% of the run's time.
+  If a report fails, it prints a warning and the run continues.
   """
 
   in_checks = False

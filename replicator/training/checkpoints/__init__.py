@@ -1,1 +1,1 @@
-"""Checkpoints: the variables of a step, saved to the disk and restored."""
+"""Checkpoints: the variables of a step, saved to disk and restored."""

@@ -13,7 +13,7 @@ Names = Mapping[str, str]  # Names of weights and averages, by path; see `names_
 
 def match(networks: Mapping[str, str], variables: Mapping[str, Any], here: Names, saved: Snapshot,
           there: Names, averaged: bool = False) -> tuple[dict[str, str], dict[str, str]]:
-  """Returns a path in the checkpoint for each path that matches; and why the rest do not, by name.
+  """Returns the path in the checkpoint for each path that matches; and why others do not, by name.
 
   Args:
     networks: for the path of each network in the step, the path in the checkpoint to take it from.

@@ -1,4 +1,4 @@
-"""Names for the layers and weights of a step's networks, made of attribute names.
+"""Names for the layers and weights of a step's networks, built from attribute names.
 
 A checkpoint identifies a weight by its number in a network, which changes with the network's size.
 These names do not: `discriminator/blocks/0/shortcut/layer/kernel`. A name that the user gave a
@@ -52,7 +52,7 @@ def layers_in(network: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
 
 
 def _names_in(parent: keras.layers.Layer) -> dict[int, str]:
-  """The names of the layers directly inside a layer, by id."""
+  """Returns the names of the layers directly inside a layer, by id."""
   attributes, layers = _attributes(parent), sublayers_of(parent)
   names = {id(layer): attributes.get(id(layer), "") for layer in layers}
   given = {}
@@ -73,7 +73,7 @@ def _names_in(parent: keras.layers.Layer) -> dict[int, str]:
 
 
 def _given_name(layer: keras.layers.Layer) -> str:
-  """The name that the user gave a layer; empty if Keras made it from the class."""
+  """Returns the name that the user gave a layer; empty if Keras made it from the class."""
   made = type(layer).__name__.replace("_", "").lower()
   return "" if _COUNT.sub("", layer.name).replace("_", "") == made else layer.name
 
@@ -146,8 +146,7 @@ def moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
 
 
 def others_of(step: Any) -> list[str]:
-  """Returns the attributes of a step whose variables belong to neither a network nor an optimizer.
-  """
+  """Returns the step's attributes whose variables belong to neither a network nor an optimizer."""
   named = names_of(step)
   optimizers = tuple(f"{path}/" for path, _ in held_by(step, (Optimizer,)))
   return list(dict.fromkeys(path.partition("/")[0] for path in variables_of(step)
@@ -160,7 +159,7 @@ def joined(*parts: str) -> str:
 
 
 def _attributes(layer: keras.layers.Layer) -> dict[int, str]:
-  """The first public attribute that leads to each layer and variable, by id."""
+  """Returns the first public attribute that leads to each layer and variable, by id."""
   found: dict[int, str] = {}
   for name, value in vars(layer).items():
     if not name.startswith("_") and isinstance(value, _HOLDERS):

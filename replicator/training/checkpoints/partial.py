@@ -1,4 +1,4 @@
-"""Restores the fitting part of a checkpoint: `--allow_partial_restore`."""
+"""Restores the part of a checkpoint that fits: `--allow_partial_restore`."""
 
 import pathlib
 import sys
@@ -28,10 +28,11 @@ def fitting(folder: pathlib.Path, values: Mapping[str, np.ndarray], mismatches: 
     values: the values of the checkpoint, by path.
     mismatches: what is wrong with the values that do not fit, by path.
     remedy: what to do if they must fit.
-    groups: paths of variables that are restored all or none, see `variables.together_in`.
+    groups: paths of variables that are restored together or not at all; see
+      `variables.together_in`.
 
   Raises:
-    UsageError: there are mismatches, and no partial restore is allowed.
+    UsageError: there are mismatches, and a partial restore is not allowed.
   """
   if mismatches and not _allowed:
     named = [f"'{path}' {what}" for path, what in mismatches.items()]

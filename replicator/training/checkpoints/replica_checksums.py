@@ -1,4 +1,4 @@
-"""Checksums on the devices, which show whether the replicas' copies of a variable differ."""
+"""Checksums, computed on the devices, that show whether replicas' copies of a variable differ."""
 
 import collections
 import functools
@@ -30,8 +30,7 @@ def parted(variables: Mapping[str, Any], cluster: Replicator | None = None) -> l
 
 
 def checksums(variables: Mapping[str, Any]) -> dict[str, list[int]]:
-  """Returns a checksum of each copy in this process, by path, without copying values to the host.
-  """
+  """Returns a checksum of each copy in this process, by path; copies no values to the host."""
   return {path: [_checksum((copy,)) for copy in copies_of(variable)]
           for path, variable in variables.items()}
 
@@ -49,7 +48,7 @@ def _grouped(copies: Mapping[str, list[Any]]) -> list[list[str]]:
 
 def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
                cluster: Replicator | None) -> list[list[str]]:
-  """The groups whose variables differ between replicas."""
+  """Returns the groups whose variables differ between replicas."""
   if not groups:
     return []
   checksums = np.array([[_checksum(of_replica) for of_replica in zip(
@@ -61,7 +60,7 @@ def _differing(groups: list[list[str]], copies: Mapping[str, list[Any]],
 
 
 def _checksum(variables: tuple[tf.Variable, ...]) -> int:
-  """A weighted sum of the words of variables of one dtype, modulo 2^63."""
+  """Returns a weighted sum of the words of variables of one dtype, modulo 2^63."""
   checksum = 0
   with tf.device(variables[0].device):
     flat = [tf.reshape(variable.read_value(), [-1]) for variable in variables]
@@ -74,9 +73,9 @@ def _checksum(variables: tuple[tf.Variable, ...]) -> int:
 
 @functools.cache
 def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-  """A compiled function: the weighted sum of the words of a vector, `[n] -> int64 []`."""
+  """Compiles the weighted sum of the words of a vector, `[n] -> int64 []`."""
   # Random odd numbers, so that neither a swap nor a change of signs cancels out. They are captured
-  # by the graph, because a graph with so large a constant would take long to optimize.
+  # by the graph, because a graph with such a large constant would take long to optimize.
   with tf.device("CPU"):
     weights = tf.constant(
         np.random.default_rng(0).integers(2 ** 63, size=4 * _CHUNK, dtype=np.int64) | 1)
@@ -89,7 +88,7 @@ def _sum_of(dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
     if x.dtype.size < 4:
       in_word = 4 // x.dtype.size
       x = tf.reshape(tf.pad(x, [[0, -tf.size(x) % in_word]]), [-1, in_word])
-    # Widened right away: TensorFlow computes with int32 in host memory.
+    # Widen right away: TensorFlow computes on int32 in host memory.
     words = tf.reshape(tf.cast(tf.bitcast(x, tf.int32), tf.int64), [-1])
     return tf.reduce_sum(words * weights[:tf.size(words)])
 

@@ -54,7 +54,7 @@ class Checkpoints:
            ) -> int | None:
     """Returns the step of the best checkpoint; of equal ones, the earliest.
 
-    None if `keep_best` is not set, or its scalar was logged at none of these steps.
+    Returns None if `keep_best` is not set, or its scalar was not logged at any of these steps.
     """
     if not self.keep_best:
       return None

@@ -1,4 +1,4 @@
-"""Saves and restores checkpoints: all that must survive a restart. `store` describes the files."""
+"""Saves and restores checkpoints: all state that must survive a restart. For files, see `store`."""
 
 import concurrent.futures
 import contextlib
@@ -74,9 +74,9 @@ class Saver:
     self.written: int | None = None  # The step from which a restart would resume, if known.
 
   def add(self, modules: Mapping[str, tf.Module]) -> None:
-    """Saves further modules with the step, by name; in a cluster, the chief's values.
+    """Saves additional modules with the step, by name; in a cluster, the chief's values.
 
-    They get their values from the checkpoint that was restored, if any. Raises what `restore` does.
+    They get their values from the restored checkpoint, if any. Raises the errors of `restore`.
     """
     beside = {f"{_BESIDE}{name}/{path}": variable for name, module in modules.items()
               for path, variable in variables_of(module).items()}
@@ -97,7 +97,7 @@ class Saver:
     All workers must call it at the same step. It replaces an earlier checkpoint of this step, and
     removes those of later steps, which a rollback has made obsolete. `restore` returns the
     `loop_state`, which is JSON-able; `scalars` are those logged at this step. A checkpoint that is
-    not `due` exists because the run was stopped or ended; the last due one is kept as well.
+    not `due` is saved only because the run stopped or ended; the last due one is kept as well.
 
     Raises:
       RunFailed: the previous checkpoint could not be written.
@@ -125,7 +125,7 @@ class Saver:
   def _write(self, values: dict[str, np.ndarray], facts: dict) -> None:
     folder = folder_of(self._folder, facts["step"])
     try:
-      # First remove those that a rollback left behind: after a crash, none must be resumed from.
+      # First remove those that a rollback left behind: after a crash, no run must resume from them.
       self._remove(step for step in steps_of(self._folder) if step > facts["step"])
       atomic.publish(folder, lambda temporary: write_bundle(temporary, values), facts)
       steps = steps_of(self._folder)
@@ -158,13 +158,13 @@ class Saver:
   def restore(self, due_only: bool = False, step: int | None = None) -> dict | None:
     """Restores the checkpoint of a step, or the newest good one; reports corrupt ones on stderr.
 
-    With `due_only`, it is the newest that an uninterrupted run would also have. All workers must
-    call it together. It returns the `loop_state` that was given to `save`, with the "step"; None if
-    there is no checkpoint.
+    With `due_only`, restores the newest one that an uninterrupted run would also have. All workers
+    must call it together. Returns the `loop_state` passed to `save`, with the "step"; None if there
+    is no checkpoint.
 
     Raises:
       UsageError: there is no good checkpoint of that step, or all are corrupt; or it does not have
-        the variables of the step, and no partial restore is allowed.
+        the variables of the step, and a partial restore is not allowed.
     """
     self.wait()
     if (due_only or step is not None) and not self._writes:
@@ -184,7 +184,7 @@ class Saver:
   def restore_step(self, step: int | Literal["best"] | None = None) -> dict:
     """Restores a checkpoint, found as in `read`; returns what `restore` does.
 
-    It writes nothing to disk, so the run that saves here may be running.
+    Writes nothing to disk, so the run that saves here may still be running.
 
     Raises:
       UsageError: there is no such checkpoint, it is corrupt, or it does not have the variables of
@@ -196,11 +196,11 @@ class Saver:
 
   def read(self, step: int | Literal["best"] | None = None, named: bool = False
            ) -> tuple[pathlib.Path, dict, dict[str, np.ndarray]]:
-    """Reads the folder, the facts and the values of a checkpoint.
+    """Returns the folder, the facts and the values of a checkpoint.
 
-    It is that of a step, the best one by `keep_best`, or the newest good one. If `named`, only
-    values with a name are read. Raises a UsageError if there is no such checkpoint, or it is
-    corrupt.
+    The checkpoint is that of a step, the best one by `keep_best`, or the newest good one. If
+    `named`, reads only values with a name. Raises a UsageError if there is no such checkpoint, or
+    it is corrupt.
     """
     while True:
       folder, facts = self._found(step)
@@ -274,5 +274,5 @@ class Saver:
     self._variables.check_copies()
 
   def changed_alike(self, by: str) -> contextlib.AbstractContextManager[None]:
-    """Like `Variables.changed_alike`; the `trainable` flags must agree too."""
+    """Calls `Variables.changed_alike`; the `trainable` flags must agree too."""
     return self._variables.changed_alike(by, self._trainable.flags)

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 _ALIKE = ("set on_all_workers = True in its class, and compute what it assigns only from values "
           "that are the same on all workers")
-_MOST_AT_ONCE = 2 ** 22  # Numbers of each replica that travel together, which bounds the memory.
+_MOST_AT_ONCE = 2 ** 22  # The most numbers per replica to send at once, to bound the memory.
 _SUM = tf.VariableAggregation.SUM
 _MEAN = tf.VariableAggregation.MEAN
 _FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
@@ -59,7 +59,7 @@ class Snapshot:
 
 
 class Variables:
-  """The variables of a step, of which it takes and restores snapshots.
+  """The variables of a step, with methods to take and restore snapshots.
 
   `variables` come from `step.variables.variables_of`, by path. A single process needs no
   replicator. The variables in `own` may differ between processes. Raises a UsageError if something
@@ -93,13 +93,13 @@ class Variables:
                     [path for path in self._by_replica if path not in self._shards])
 
   def _joined(self, paths: Collection[str]) -> dict[str, np.ndarray]:
-    """The values of all replicas of variables whose copies may differ."""
+    """Returns the values of all replicas, for variables whose copies may differ."""
     local = {path: np.stack([copy.read_value().numpy()
                              for copy in copies_of(self._variables[path])]) for path in paths}
     return self._cluster.joined(local) if self._cluster else local
 
   def _in_groups(self) -> Iterator[list[str]]:
-    """The paths of variables whose copies may differ, so many as may travel at once."""
+    """Yields the paths of variables whose copies may differ, in groups to send at once."""
     group, filled = list[str](), 0
     for path in self._by_replica:
       size = self._variables[path].shape.num_elements() or 0
@@ -113,7 +113,7 @@ class Variables:
 
   @contextlib.contextmanager
   def changed_alike(self, by: str, further: Callable[[], Hashable]) -> Iterator[None]:
-    """Raises a UsageError if the body, the user's Python code, changes them on one worker only.
+    """Raises a UsageError if the body, the user's code, changes variables on one worker only.
 
     All workers must enter it at the same step, even those that do not run this code. `by` names the
     code, and `further` returns what else it may change, with the same `hash` in every process.
@@ -143,7 +143,7 @@ class Variables:
   def _check_own(self, by: str, before: dict[str, list[int]]) -> None:
     """Raises a UsageError if only one worker's per-replica values have changed.
 
-    If every worker changes its own values, they may differ, as values from its examples do.
+    If every worker changes its own values, they may differ, like values computed from its examples.
     """
     if not self._used or not self._cluster:
       return
@@ -224,7 +224,7 @@ def _plain(path: str, variable: Any) -> Any:
 
 
 def _may_differ(variable: Any) -> bool:
-  """Whether each replica may have a different value."""
+  """Returns whether each replica may have a different value."""
   return (isinstance(getattr(variable, "values", None), tuple)
           and variable.synchronization == tf.VariableSynchronization.ON_READ)
 

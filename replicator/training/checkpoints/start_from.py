@@ -49,9 +49,9 @@ class StartFrom:
   may differ. In a list or a `keras.Sequential`, layers with the same user-given name match. Moving
   averages of an optimizer are taken with the weights; if the other run has none, they are copies of
   the weights. Statistics that normalize a network's inputs, such as those of an agent's
-  `Normalizer`, are taken too, whatever networks are chosen. Nothing else is taken: optimizer slots,
-  counts and the step begin as in any run. Slots that begin as copies of the weights, as in
-  `ScheduleFreeAdamW`, are copies of the weights taken. A run that resumes takes nothing again.
+  `Normalizer`, are taken too, whichever networks are chosen. Nothing else is taken: optimizer
+  slots, counts and the step begin as in any run. Slots that begin as copies of the weights, as in
+  `ScheduleFreeAdamW`, are copies of the weights taken. A resumed run takes nothing.
 
   A frozen layer computes the same function throughout, bit for bit: no update changes it, its batch
   normalization uses its moving statistics, its spectral normalization keeps its vectors, and an
@@ -143,7 +143,7 @@ class StartFrom:
       raise self._error("none of its weights fit the networks of this run: "
                         f"{why or 'StartFrom.networks is empty'}")
     whole = []
-    for name, part in parts.items():  # As a whole: a mean without its variance has no meaning.
+    for name, part in parts.items():  # As a whole: a mean without its variance is meaningless.
       of_part, left_of_part = match({name: name}, variables, here, saved, there)
       taken |= {} if left_of_part else of_part
       left |= left_of_part
@@ -169,7 +169,7 @@ class StartFrom:
         wanted, here, there)
 
   def _wanted(self, here: Set[str], there: Set[str]) -> dict[str, str]:
-    """For each network here, the network there to take, out of all networks in both runs."""
+    """Returns the network there to take for each network here, out of all networks in both runs."""
     if self._networks is None:
       return {name: name for name in [*here, *sorted(there - here)]}
     wanted = (dict(self._networks) if isinstance(self._networks, Mapping)

@@ -24,7 +24,7 @@ _BUNDLE = "variables"
 
 
 def checked(folder: pathlib.Path) -> dict:
-  """Checks the files of a checkpoint and returns its facts; raises what `atomic.check` does.
+  """Checks the files of a checkpoint and returns its facts; raises the errors of `atomic.check`.
 
   Raises a UsageError if it has a different format.
   """
@@ -90,7 +90,7 @@ def newest_good(folder: pathlib.Path, newest: int | None = None, due_only: bool 
 
 
 def some_good(folder: pathlib.Path, newest: int | None = None) -> tuple[pathlib.Path, dict]:
-  """Like `newest_good`, but raises a UsageError if there is no checkpoint."""
+  """Returns `newest_good`, or raises a UsageError if there is no checkpoint."""
   if found := newest_good(folder, newest):
     return found
   raise UsageError(f"{folder}: has no checkpoint")

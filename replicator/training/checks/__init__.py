@@ -1,1 +1,1 @@
-"""Checks of a step: whether two computations of it agree, and why they do not."""
+"""Checks of a step: whether two computations of it agree, and if not, why."""

@@ -21,10 +21,11 @@ float32, the first steps of the experiments differ by at most 4e-5, except up to
 where the direction of a gradient near zero amplifies rounding."""
 
 _MORE_THAN_ROUNDING = 10.0
-"""A sum over replicas rounds in more places than the weights from which a step starts."""
+"""The allowed ratio of a difference to that of `perturbed`, since a sum over replicas rounds in
+more places than the weights from which a step starts."""
 
 _WORDS = "OS"
-"""The kinds of NumPy dtypes of strings, which are either equal or not."""
+"""The NumPy dtype kinds of strings, which are compared only for equality."""
 
 Quantities = Mapping[Key, np.ndarray]
 
@@ -42,8 +43,8 @@ def compare(reference: Quantities, other: Quantities, tolerance: float,
             perturbed: Quantities | None = None) -> tuple[Deviation, Deviation | None]:
   """Returns the largest difference, and the first one above the tolerance.
 
-  `perturbed` is the reference once more, from weights that differ by rounding. A quantity that
-  differs there may differ ten times as much.
+  `perturbed` is the reference computed from weights perturbed by rounding. A quantity may differ
+  ten times as much as it does there.
 
   Each difference is divided by the quantity's own norm, or by a lower bound that is large compared
   with rounding:
@@ -69,7 +70,7 @@ def _differences(reference: Quantities, other: Quantities, tolerance: float) -> 
 
 
 def without_trained(quantities: Quantities) -> dict[Key, np.ndarray]:
-  """Drops what optimizers update, because they amplify the rounding of half precision."""
+  """Drops the variables that optimizers update, because updates amplify half-precision rounding."""
   updates = [name.partition(", update ") for _, kind, name in quantities if kind == GRADIENT]
   trained = {rest.partition(": ")[2] for _, _, rest in updates}
   optimizers = tuple({f"{optimizer}/" for optimizer, _, _ in updates})
@@ -89,10 +90,10 @@ def agreeing(reference: Quantities, other: Quantities, tolerance: float) -> list
 
 
 def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
-  """The lower bound of the norm that divides the difference of each floating quantity."""
+  """Returns the lower bound of the norm that divides each floating quantity's difference."""
   largest: dict[Any, float] = {}
   floors = {}
-  # The number for a batch is a mean of squares, in which nothing cancels: it needs no floor.
+  # The number for a batch is a mean of squares, in which nothing cancels, so it needs no floor.
   floating = {key: value for key, value in reference.items()
               if value.dtype.kind in "fc" and key[1] != BATCH}
   for key, value in floating.items():
@@ -108,7 +109,7 @@ def _floors(reference: Quantities, tolerance: float) -> dict[Key, float]:
 
 
 def _kin(key: Key) -> tuple:
-  """A key shared by all losses of a step, or by all gradients of an update."""
+  """Returns a key shared by all losses of a step, or by all gradients of an update."""
   step, kind, name = key
   return (step, kind) if kind == LOSS else (step, kind, name.rpartition(": ")[0])
 
@@ -186,7 +187,7 @@ class Case:
     return "micro-batch" if self.microbatches else "replica"
 
   def _sum_instead_of_mean(self) -> str:
-    """A sum over a part's examples is smaller by exactly the number of parts, unlike a mean."""
+    """Describes a sum in place of a mean: values differ by exactly the number of parts."""
     _, kind, name = self.first.key
     if kind == VARIABLE and not self._is_count():
       return ""
@@ -208,7 +209,7 @@ class Case:
     return ""
 
   def _is_count(self) -> bool:
-    """Whether the first differing quantity is a multiple of the batch size."""
+    """Returns whether the first differing quantity is a multiple of the batch size."""
     value = self.reference.get(self.first.key)
     return (value is not None and value.ndim == 0 and value.dtype.kind in "fiu"
             and self.first.key[1] != GRADIENT and not self._suspects.sums
@@ -220,7 +221,7 @@ class Case:
     return compare(scaled, others, self.tolerance)[1] is None
 
   def _clipping(self) -> str:
-    """Gradients are clipped before the optimizer, and they or their norm differ."""
+    """Describes clipping of gradients before the optimizer, if they or their norm differ."""
     found = self.evidence.clips
     clips = [clip for clip in found if clip.startswith("tf.clip")] or found
     is_of_loss = self.first.key[1] == LOSS and not self._suspects.of_gradients
@@ -247,12 +248,12 @@ class Case:
     return "; or ".join(causes)
 
   def _moved(self, path: str) -> bool:
-    """Whether a moving mean changed in the first step, which shows training mode."""
+    """Returns whether a moving mean changed in the first step, which shows training mode."""
     values = [self.reference.get((step, VARIABLE, path)) for step in (0, 1)]
     return not np.array_equal(*values)  # type: ignore[arg-type]
 
   def _mixes(self) -> str:
-    """A nonlinear function of the batch, if it can make this difference."""
+    """Describes a nonlinear function of the batch, if one can cause this difference."""
     if self.first.key[1] == VARIABLE:
       return ""
     for cause, places in self._suspects.mixes.items():

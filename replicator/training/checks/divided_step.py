@@ -1,8 +1,8 @@
 """Compares the first step of a run, divided over replicas, with the same step on one device.
 
-A run on several replicas, or in micro-batches, must train like one device. So before its first
-step, it computes a step on a few examples twice: divided, and on a single replica that gets all
-these examples. Both start from the state of the run, which is then restored bit for bit.
+A run on several replicas, or in micro-batches, must train like a run on one device. So before its
+first step, it computes a step on a few examples twice: divided, and on a single replica that gets
+all these examples. Both start from the state of the run, which is then restored bit for bit.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None
     comparison.make(batch)
   except Exception as error:
     if run.replicator.num_pipelines > 1 and isinstance(error, tf.errors.OpError):
-      raise  # A different worker may be lost.
+      raise  # Another worker may be lost.
     run.say(f"first step: not compared with one device ({line_of(error)})")
   else:
     comparison.tell()
@@ -68,7 +68,7 @@ def compare_with_one_device(run: Run, compiled: CompiledStep, batch: Nest | None
 
 
 class _Comparison:
-  """A comparison of a step that is divided with the same step in one piece."""
+  """A comparison of a divided step with the same step in one piece."""
 
   def __init__(self, run: Run, division: context.Division):
     self._run, self._replicas = run, run.replicator.num_replicas
@@ -82,7 +82,7 @@ class _Comparison:
         optimizer.communication.dtype for _, optimizer in held_by(run.module, (Optimizer,))))
     self._tolerance = (_HALF.get(precision, _HALF["mixed_bfloat16"]) if self._is_half else
                        diagnosis.LOOSE[precision])
-    self._reference: diagnosis.Quantities | None = None  # Kept if it is recorded again, perturbed.
+    self._reference: diagnosis.Quantities | None = None  # Kept if it is also recorded perturbed.
     self._few = min(size, FEW * self._pieces)
     # Batch norm takes its statistics per micro-batch, so one piece would train differently.
     self._joins_microbatches = division.is_microbatched and (
@@ -94,7 +94,7 @@ class _Comparison:
     return self._replicas > 1 or self._joins_microbatches
 
   def make(self, batch: Nest | None) -> None:
-    """Computes both; raises what the step raises, which may not support so few examples."""
+    """Computes both; raises the step's errors, since it may not support so few examples."""
     run, size = self._run, context.run.global_batch_size
     few = None if batch is None else self._few_of(batch)
     context.run.global_batch_size = self._few * self._replicas // context.run.batches
@@ -119,7 +119,7 @@ class _Comparison:
       context.run.global_batch_size = size
 
   def _few_of(self, batch: Nest) -> Nest:
-    """The first examples of each replica's part of this worker's batch."""
+    """Returns the first examples of each replica's part of this worker's batch."""
     local = self._run.replicator.num_local_replicas
     is_stacked = self._run.schedule.steps_per_call > 1
 
@@ -157,7 +157,7 @@ class _Comparison:
 
 @contextlib.contextmanager
 def _perturbed(step: CompiledStep) -> Iterator[None]:
-  """Changes the float32 variables of a step by rounding, up or down, in the body."""
+  """Perturbs the float32 variables of a step by rounding, up or down, in the body."""
   copies = [copy for v in step.variables() if v.dtype == tf.float32 for copy in copies_of(v)]
   values = [copy.numpy() for copy in copies]
   rng = np.random.default_rng(0)
@@ -201,5 +201,5 @@ def _record(recorder: StepRecorder, step: CompiledStep, batch: Nest | None, writ
 
 
 def _has_one_value(variable: tf.Variable) -> bool:
-  """Whether it is not a sum over replicas, which grows if each adds for all."""
+  """Returns whether it is not a sum over replicas, which grows if each replica adds the total."""
   return variable.aggregation != tf.VariableAggregation.SUM

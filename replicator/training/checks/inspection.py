@@ -34,7 +34,7 @@ class Evidence:
   def __init__(self, step: Any):
     self.draws: list[str] = []  # Random draws that are not from `replicator.random`.
     self.stateful_draws: list[str] = []  # Draws whose state is not in checkpoints.
-    self.constant_draws: list[str] = []  # Draws from generators of Python and NumPy.
+    self.constant_draws: list[str] = []  # Draws from Python's and NumPy's generators.
     self.python_code: list[str] = []  # Calls of Python functions by the compiled step.
     self.clips: list[str] = []  # Clipping or other nonlinear operations on gradients.
     self.batch_size = 0  # The examples of a step over all replicas.
@@ -64,12 +64,11 @@ class Evidence:
     _add(self._own_draws, (f"{what}{graphs.place(frames)}", rows))
 
   def draws_for_joined_batches(self) -> list[tuple[str, str]]:
-    """Returns draws with as many rows as batches joined along axis 0, and where those are joined.
-    """
+    """Returns draws with as many rows as batches joined along axis 0, and where they are joined."""
     return [(draw, self._joined[rows]) for draw, rows in self._own_draws if rows in self._joined]
 
   def look_at_graph(self, graph: Any) -> None:
-    """Collects random draws and calls of Python from a step's graph and the graphs it calls."""
+    """Collects random draws and Python calls from a step's graph and the graphs it calls."""
     for call in graphs.python_calls(graph):
       _add(self.python_code, call)
     for operation, frames in draws.foreign(graph):

@@ -2,8 +2,8 @@
 
 A linear function of the examples has the same mean over the parts of a batch as over the whole. In
 the forward pass of a step, a tensor has a row for each example, or is a statistic of the examples,
-such as their mean, or does not depend on them. It is not linear to square a statistic, to divide by
-it, or to combine it with examples again. Nor is a maximum over examples, or a product of different
+such as their mean, or does not depend on them. Squaring a statistic, dividing by it, or combining
+it with examples again is not linear. Neither is a maximum over examples, or a product of different
 examples.
 """
 
@@ -55,7 +55,7 @@ class Suspects:
 
 def suspects(graph: Any, batch: Sequence[tf.Tensor], outputs: Mapping[str, tf.Tensor], size: int
              ) -> dict[str, Suspects]:
-  """Returns what each output of a step on one replica depends on, by name; "" is all of the step.
+  """Returns what each output of a step on one replica depends on, by name; "" is the whole step.
 
   `batch` has the tensors of the step's batch of `size` examples.
   """
@@ -70,7 +70,7 @@ def suspects(graph: Any, batch: Sequence[tf.Tensor], outputs: Mapping[str, tf.Te
 
 
 def _ancestors(tensor: tf.Tensor) -> set[str]:
-  """The names of the operations that a tensor is computed from."""
+  """Returns the names of the operations that a tensor is computed from."""
   found: set[str] = set()
   waiting = [tensor.op]
   while waiting:
@@ -135,7 +135,7 @@ class _Walk:
     return Suspects(mixes, list(sums), any("gradient_tape" in name for name in operations))
 
   def _lengths(self, operation: tf.Operation) -> Iterator[int | None]:
-    """The lengths of axes that may hold examples: the first, or any if axes were moved."""
+    """Yields the lengths of axes that may hold examples: the first, or any if axes were moved."""
     for x in operation.outputs:
       axes = x.shape.as_list() if x.shape.rank is not None else [None]
       adds_axes = operation.type == "StridedSlice" and len(axes) > operation.inputs[0].shape.rank
@@ -145,7 +145,7 @@ class _Walk:
     return length is None or (length > 0 and any(length % rows == 0 for rows in self._rows))
 
   def _mix(self, operation: tf.Operation, examples: list, statistics: list, has_rows: bool) -> str:
-    """The cause if an operation is not linear, otherwise ''."""
+    """Returns the cause if an operation is not linear, otherwise ''."""
     kind, inputs = operation.type, list(operation.inputs)
     divides = kind in _QUOTIENTS and inputs[1].name in self._statistics
     if (divides and not examples) or (kind == "Mean" and examples and not has_rows and (
@@ -174,7 +174,7 @@ def _reduces_first_axis(operation: tf.Operation) -> bool:
 
 
 def _maker(operation: tf.Operation) -> str:
-  """The file of the innermost user or package code that makes an operation."""
+  """Returns the file of the innermost user or package code that makes an operation."""
   files = [frame.filename for frame in operation.traceback
            if frame.filename.startswith(ENGINE) or not is_foreign(frame.filename)]
   return files[-1] if files else ""

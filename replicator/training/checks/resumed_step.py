@@ -1,6 +1,6 @@
 """Compares the first step of a resumed run with the step that first followed its checkpoint.
 
-A run that resumes exactly repeats that step, so its scalars must be the same, bit for bit. The file
+An exactly resumed run repeats that step, so its scalars must be the same, bit for bit. The file
 `next_steps.json` of a workdir holds the scalars of the step after each checkpoint.
 """
 
@@ -46,7 +46,7 @@ class ResumedStep:
     self._rows = {each: row for each, row in self._rows.items() if int(each) < step}
 
   def finished(self, step: int, values: dict[str, np.ndarray]) -> None:
-    """Takes the scalars `[steps]`, by name, of a finished call that began with step `step`."""
+    """Records the scalars of a finished call that began at `step`: `{name: [steps]}`."""
     if step != self._saved and self._first is not None:
       return
     scalars = {name: float(series[0]) for name, series in values.items()}
@@ -56,7 +56,7 @@ class ResumedStep:
       self._keep(step, scalars)
 
   def tell(self, changes: list[str]) -> None:
-    """Reports whether the first step was as before; `changes` may explain a difference."""
+    """Reports whether the first step is the same as before; `changes` may explain a difference."""
     before, now = self._before, self._first or {}
     names = [name for name in now if before and name in before["scalars"]]
     if not before or not names:
@@ -84,7 +84,7 @@ class ResumedStep:
 
 
 def _difference(before: float, now: float) -> float:
-  """The relative difference of two numbers; 0 if they are equal or both NaN."""
+  """Returns the relative difference of two numbers; 0 if they are equal or both NaN."""
   if before == now or (np.isnan(before) and np.isnan(now)):
     return 0.0
   relative = abs(now - before) / max(abs(before), abs(now))

@@ -11,9 +11,9 @@ from replicator.training.run import Run
 
 
 def rows_compared(run: Run, batches: Iterator[Any]) -> Iterator[Any]:
-  """Returns the same batches; warns if an input function gives two workers the same ones.
+  """Returns the same batches; warns if an input function gives two workers the same rows.
 
-  It compares the first two batches, and ignores functions that repeat one batch. All workers must
+  Compares the first two batches, and ignores functions that repeat one batch. All workers must
   call it.
   """
   replicator = run.replicator

@@ -83,7 +83,7 @@ class StepRecorder(Hook):
 
 
 def _numbers_of(batch: Nest) -> Iterator[tuple[str, str, tf.Tensor]]:
-  """A number for each tensor of a batch that depends on its examples but not on their order."""
+  """Yields a number for each tensor of a batch that depends on its examples but not their order."""
   for path, x in tree.flatten_with_path(batch):
     if x.dtype == tf.string:
       x = tf.strings.to_hash_bucket_fast(x, 2 ** 20)
@@ -94,7 +94,7 @@ def _numbers_of(batch: Nest) -> Iterator[tuple[str, str, tf.Tensor]]:
 
 
 def _without_rounding(gradients: list[tf.Tensor], share: float) -> list[tf.Tensor]:
-  """Replaces numbers that are only rounding in the gradients of an update by zeros.
+  """Replaces numbers in the gradients of an update that are only rounding with zeros.
 
   The true gradient of a bias before a batch norm is zero, and the computed one is the rounding of a
   sum that cancels. A normalizing optimizer such as Lion would turn it into a full-size update of

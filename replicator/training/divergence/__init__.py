@@ -1,1 +1,1 @@
-"""Divergence: the numbers of a run that went wrong, and what the run does about them."""
+"""Divergence: how a run detects it, and what the run does about it."""

@@ -41,7 +41,7 @@ class Signals(Hook):
     context.current().kept.setdefault(self, []).append((owner, values))
 
   def scalars(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the signals of a step that has returned `outputs`.
+    """Returns the signals of a step that returned `outputs`.
 
     An optimizer that makes several updates in the step reports the mean of their norms; a layer
     that is called several times reports its last singular value. Raises a UsageError if the step

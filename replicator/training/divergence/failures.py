@@ -14,6 +14,7 @@ from replicator.training.checkpoints import store
 from replicator.training.workdir import reader
 
 import numpy as np
+import tensorflow as tf
 import tree
 
 FOLDER = "failures"  # In a workdir.
@@ -55,7 +56,7 @@ def name_of(step: int, rollbacks: int) -> str:
 
 
 def found(run: pathlib.Path, step: int | None = None) -> Failure:
-  """Returns the last diverged step of a run, or the one with the number `step`.
+  """Returns the last diverged step of a run, or the failure of step `step`.
 
   Raises a UsageError if there is none.
   """
@@ -102,6 +103,20 @@ def arrays_of(batch: Any) -> dict[str, np.ndarray]:
   return arrays
 
 
+def write_batch(file: pathlib.Path, batch: Any) -> None:
+  """Writes the arrays of a batch to an `.npz` file, with strings as serialized tensors."""
+  arrays = {name: x if x.dtype != object else np.frombuffer(
+      tf.io.serialize_tensor(x).numpy(), np.uint8) for name, x in arrays_of(batch).items()}
+  np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def _read_batch(file: pathlib.Path, like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Reads what `write_batch` wrote; only the dtypes of `like` are used."""
+  with np.load(file) as loaded:
+    return {name: x if name not in like or like[name].dtype != object else
+            tf.io.parse_tensor(x.tobytes(), tf.string).numpy() for name, x in loaded.items()}
+
+
 def batch_of(failure: Failure, like: Any) -> Any:
   """Returns the global batch of a failed step, in the structure of `like`; `like` if none was kept.
 
@@ -111,11 +126,8 @@ def batch_of(failure: Failure, like: Any) -> Any:
                  key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
   if not files:
     return like
-  parts = []
-  for file in files:
-    with np.load(file, allow_pickle=True) as loaded:  # Strings are objects.
-      parts.append(dict(loaded))
   today = arrays_of(like)
+  parts = [_read_batch(file, today) for file in files]
   if parts[0].keys() != today.keys():
     raise UsageError(f"{failure.folder}: its batch has {', '.join(parts[0])}, but the data now "
                      f"has {', '.join(today)}; restore the old data")
@@ -130,7 +142,8 @@ def batch_of(failure: Failure, like: Any) -> Any:
 def prepare(run: pathlib.Path, failure: Failure, workdir: pathlib.Path) -> int:
   """Prepares an empty `workdir` for a run that begins shortly before a failed step of `run`.
 
-  Returns the step of its start: that of the last good checkpoint before the failed step, or 0.
+  Returns the step at which that run begins: that of the last good checkpoint before the failed
+  step, or 0.
   Raises a UsageError if the run had been rolled back, and the checkpoint it returned to is gone.
   """
   for step, place in sorted(store.places(run / "checkpoints").items(), reverse=True):

@@ -13,7 +13,7 @@ import gin
 import numpy as np
 
 LIMIT = 1e19  # The largest magnitude of any scalar: the square of a larger float32 is infinite.
-RECENT = 20  # The number of steps that a `Divergence` remembers.
+RECENT = 20  # The number of steps that a `Divergence` keeps.
 
 History = dict[str, np.ndarray]  # {name: [steps]}
 
@@ -77,7 +77,7 @@ class Guard:
     self._limits = dict(limits or {})
     self._recent: collections.deque[History] = collections.deque(maxlen=RECENT)
     self._warned = False
-    self._above: set[str] = set()  # What is above the level of collapse.
+    self._above: set[str] = set()  # What has been above the level of collapse.
 
   def check_supported(self, strategy: str) -> None:
     """Raises a UsageError if the strategy with this name cannot return to a checkpoint."""
@@ -118,7 +118,7 @@ class Guard:
     return not math.isfinite(value) or size > self._limits.get(name, LIMIT)
 
   def warning(self, divergence: Divergence) -> str | None:
-    """Returns a warning about a divergence; None if there was one since the last log point."""
+    """Returns a warning about a divergence; None if one was given since the last log point."""
     if self._warned:
       return None
     self._warned = True

@@ -26,8 +26,7 @@ _MOST_LINES = 16  # The most lines about the inputs of the operation.
 def replay(run: Run, failure: Failure, say: Callable[[str], None]) -> bool:
   """Runs a failed step again and reports what it finds; returns whether the step fails again.
 
-  The run must be at the point where that step comes next. All functions of the process run eagerly
-  from now on.
+  That step must be the run's next one. All functions of the process run eagerly from now on.
   """
   batch = failures.batch_of(failure, run.batch)
   for name, array in failures.arrays_of(batch).items() if batch is not None else ():
@@ -69,7 +68,7 @@ def _weights(before: Snapshot, names: Mapping[str, str]) -> str:
 
 
 def _returned(values: Mapping[str, float], failure: Failure) -> list[str]:
-  """A line for each scalar of the step, with the value in the run if it was different."""
+  """Returns a line for each scalar of the step, with the value in the run if it was different."""
   lines = []
   for name, value in values.items():
     recorded = failure.recent[name][-1] if name in failure.recent else value
@@ -80,7 +79,7 @@ def _returned(values: Mapping[str, float], failure: Failure) -> list[str]:
 
 
 def _first_not_finite(compute: Callable[[], Any]) -> list[tuple[str, str]]:
-  """Labeled lines about the first operation whose result is not finite; none if all are."""
+  """Returns labeled lines about the first operation with a non-finite result, if there is one."""
   tf.debugging.enable_check_numerics()
   try:
     compute()

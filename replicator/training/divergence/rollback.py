@@ -13,7 +13,6 @@ from replicator.training.divergence.guard import Divergence, Guard, History
 from replicator.training.inputs.inputs import InputContext
 from replicator.training.workdir.reader import as_json
 
-import numpy as np
 import tree
 
 
@@ -27,7 +26,7 @@ class Diverged(Exception):
 
 
 class Rollback:
-  """A check of every step of a run by the guard, with a count of rollbacks."""
+  """The guard's check of every step of a run, with a count of rollbacks."""
 
   def __init__(self, guard: Guard, replicator: Replicator, workdir: pathlib.Path,
                context: InputContext):
@@ -42,8 +41,8 @@ class Rollback:
             ) -> None:
     """Raises a `Diverged` if a step of one call diverged, unless the guard only warns.
 
-    The call made its steps after `first_step` others, and returned `values`. `batches` is this
-    worker's part of its batches: a nest `[n, ...]`, for several steps `[steps, n, ...]`, or None.
+    The call ran after `first_step` steps, and returned `values`. `batches` is this worker's part of
+    its batches: a nest `[n, ...]`, or `[steps, n, ...]` for several steps, or None.
     """
     divergence = self._guard.divergence_in(first_step + 1, values)
     if divergence is None:
@@ -65,7 +64,7 @@ class Rollback:
     raise RunFailed(f"{diverged.divergence}{after}; {diverged.where}; {self.last_checkpoint()}")
 
   def last_checkpoint(self) -> str:
-    """Describes from which checkpoint the run can continue."""
+    """Describes the checkpoint from which the run can continue."""
     folder = self._workdir / "checkpoints"
     try:
       last = store.newest_good(folder)
@@ -84,7 +83,7 @@ class Rollback:
   def roll_back(self, diverged: Diverged, step: int, counted: dict[str, Any]) -> str:
     """Continues from a checkpoint with different draws and data; returns one line about it.
 
-    `step` is that of the checkpoint, and `counted` the `state` before it was restored.
+    `step` is the step of the checkpoint, and `counted` the `state` before it was restored.
     """
     most = self._guard.max_rollbacks
     # The batch after the one that diverged comes next.
@@ -96,8 +95,7 @@ class Rollback:
     return {"rollbacks": self.rollbacks, "skipped": self.skipped}
 
   def restore(self, state: dict[str, Any]) -> None:
-    """Continues from a `state`. A compiled step contains the old draws, and must be traced again.
-    """
+    """Continues from a `state`; a compiled step contains the old draws, so it must be retraced."""
     self._guard.forget()
     self._go_on(state["rollbacks"], state["skipped"])
 
@@ -124,8 +122,7 @@ class Rollback:
     try:
       folder.mkdir(parents=True, exist_ok=True)
       if batch is not None:
-        arrays = failures.arrays_of(batch)
-        np.savez(folder / f"batch{suffix}.npz", **arrays)  # type: ignore[arg-type]
+        failures.write_batch(folder / f"batch{suffix}.npz", batch)
       if worker == 0:
         failures.write_facts(folder, facts)
     except OSError as error:  # It must not hide the divergence.

@@ -1,1 +1,1 @@
-"""Examples: what a source is, each worker's rows of the global batches, and one pass over them."""
+"""Inputs: example sources, each worker's rows of the global batches, and single passes."""

@@ -51,7 +51,7 @@ def shuffled_batches(source: ExampleSource, context: InputContext, first_step: i
 
 
 def ordered_batches(source: ExampleSource, size: int) -> tf.data.Dataset:
-  """Batches all examples of a source once, made by `load`: `[n, ...]`, n up to `size`.
+  """Batches all examples of a source once, as made by `load`: `[n, ...]`, n up to `size`.
 
   Raises a UsageError like `shuffled_batches`.
   """
@@ -79,7 +79,7 @@ def _batched(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf
 def _mapped(source: ExampleSource, dataset: tf.data.Dataset, make: Callable[[tf.Tensor], Nest],
             at_once: int) -> tf.data.Dataset:
   """Maps a data set; raises a UsageError if `make` draws from a generator of Python or NumPy."""
-  # AutoGraph would also convert NumPy functions in it, and take twenty times as long.
+  # AutoGraph would also convert NumPy functions in it, which takes twenty times as long.
   make = tf.autograph.experimental.do_not_convert(make)
   states = lambda: python_state.generators_of(getattr(source, "__dict__", {}))
   for _ in range(2):  # Other threads may draw, and layers draw their seeds when they are made.

@@ -81,7 +81,10 @@ def sizes_refused(size: int) -> Iterator[None]:
 
 
 def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
-  """The shapes of a data set's tensors; raises a UsageError if they are not global batches."""
+  """Returns the shapes of a data set's tensors.
+
+  Raises a UsageError if they are not those of global batches.
+  """
   shapes = [spec.shape for spec in specs_of(dataset, "the data set has")]
   sizes = {shape[0] for shape in shapes if shape.rank} - {None}
   if any(shape.rank == 0 for shape in shapes) or len(sizes) > 1:
@@ -97,7 +100,9 @@ def _check(dataset: tf.data.Dataset, size: int) -> list[tf.TensorShape]:
 
 
 def specs_of(dataset: tf.data.Dataset, makes: str) -> list[tf.TensorSpec]:
-  """Returns the specs of a data set's tensors; UsageError, beginning with `makes`: a non-tensor.
+  """Returns the specs of a data set's tensors.
+
+  Raises a UsageError that begins with `makes` if something is not a tensor.
   """
   specs = tree.flatten(dataset.element_spec)
   for spec in specs:

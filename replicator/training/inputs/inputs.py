@@ -4,7 +4,7 @@
 and its batches have `train.global_batch_size` examples. Process p of n reads whole global batches
 of B, and takes the rows `[p * B / n, (p + 1) * B / n)`. A resumed run skips to its step, which
 takes time, but is exact if the data set is deterministic, that is, if its shuffles have seeds. With
-several processes it must be, or their rows would come from different batches.
+several processes it must be deterministic, or their rows would come from different batches.
 
 Making a data set starts TensorFlow, after which logical CPUs and clusters can no longer be set up.
 So make the `Replicator` first, or pass *a function without arguments* that returns the data set.
@@ -87,7 +87,10 @@ class InputContext:
     return self.examples // self.num_input_pipelines
 
   def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-    """Returns the examples of one update per replica; UsageError: they do not divide."""
+    """Returns the number of examples per replica in one update.
+
+    Raises a UsageError if they do not divide evenly.
+    """
     replicas = self.num_replicas_in_sync
     if global_batch_size < 1 or global_batch_size % replicas:
       lower = max(1, global_batch_size // replicas) * replicas
@@ -138,7 +141,7 @@ def whole_batches(inputs: Any) -> tf.data.Dataset | None:
 
 
 def divides_itself(inputs: Any) -> bool:
-  """Whether inputs are a function of an `InputContext`, which returns this pipeline's rows."""
+  """Returns whether inputs are a function of an `InputContext` that returns a pipeline's rows."""
   return (callable(inputs) and not isinstance(inputs, ExampleSource | tf.data.Dataset)
           and not _takes(inputs))
 
@@ -153,7 +156,7 @@ def made_by(function: Callable[..., tf.data.Dataset], *arguments: InputContext) 
 
 
 def _takes(function: Callable, *arguments: Any) -> bool:
-  """Whether a function can be called with these arguments."""
+  """Returns whether a function can be called with these arguments."""
   try:
     # A decorator may supply some of the arguments that the wrapped function needs.
     inspect.signature(function, follow_wrapped=not arguments).bind(*arguments)
@@ -165,7 +168,7 @@ def _takes(function: Callable, *arguments: Any) -> bool:
 
 
 def is_batched(source: ExampleSource) -> bool:
-  """Whether a source makes the examples at several indices in one call."""
+  """Returns whether a source makes the examples at several indices in one call."""
   return getattr(source, "batched", False)
 
 

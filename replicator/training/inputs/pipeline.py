@@ -26,8 +26,8 @@ def pipeline(inputs: Inputs, context: InputContext, first_step: int = 0) -> tf.d
   """Makes the pipeline's part `[context.batch_size, ...]` of the batches from `first_step` on.
 
   Raises:
-    UsageError: the batch does not divide by the replicas, or a data set, an input function or a
-      batched source makes batches of the wrong size.
+    UsageError: the batch is not divisible by the number of replicas, or a data set, an input
+      function or a batched source makes batches of the wrong size.
   """
   context.get_per_replica_batch_size(context.global_batch_size)
   if isinstance(inputs, ExampleSource):

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It takes two bits too
-# few for these highest places, 2^16, 2^18, ..., and then gives the last place the first's example.
+# TensorFlow shuffles with a cipher of an even number of bits, at least 16. It uses two bits too few
+# for these highest places, 2^16, 2^18, ..., and then gives the last place the first one's example.
 _TOO_FEW_BITS = {2 ** bits for bits in range(16, 64, 2)}
 _SHUFFLE = 498247692  # The prefix of the cipher key in TensorFlow's shuffle.
 
@@ -24,7 +24,7 @@ def shuffled(places: tf.Tensor, key: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _shuffled(places: tf.Tensor, key: tf.Tensor, highest: int) -> tf.Tensor:
-  """Like `tf.random.experimental.index_shuffle`, which fails with a key for each place."""
+  """Computes `tf.random.experimental.index_shuffle`, which itself rejects a key for each place."""
   seed = tf.pad(key, [[0, 0]] * (key.shape.rank - 1) + [[1, 0]], constant_values=_SHUFFLE)
   return tf.raw_ops.RandomIndexShuffle(index=places, seed=seed, max_index=_int64(highest), rounds=4)
 

@@ -176,7 +176,7 @@ def test_classes_of_two_sets_are_compared_by_name(run, extractor, tmp_path):
     save(folder / str(number), images[2 * number:2 * number + 2])
   np.savez(tmp_path / "fakes.npz", images=images, labels=np.repeat(np.arange(12), 2))
   status, *_ = run(f"--real={folder} --fake={tmp_path}/fakes.npz --metrics=intra_fid "
-                       f"--json={tmp_path}/a.json")
+                   f"--json={tmp_path}/a.json")
   [row] = json.loads((tmp_path / "a.json").read_text())["rows"]
   assert status == 0 and row["value"] == pytest.approx(0, abs=1e-6)
   assert set(row["by_class"]) == set(map(str, range(12)))

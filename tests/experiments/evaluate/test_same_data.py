@@ -99,7 +99,7 @@ def test_every_form_has_the_same_classes_numbers_and_batches(form, run, extracto
 
   np.savez(tmp_path / "fakes.npz", images=FAKES, labels=LABELS)
   status, _, err = run(f"--real={path} --fake={tmp_path}/fakes.npz --metrics=fid,intra_fid,prdc "
-                   f"--json={tmp_path}/found.json")
+                       f"--json={tmp_path}/found.json")
   assert status == 0, err
   rows = json.loads((tmp_path / "found.json").read_text())["rows"]
   real, fake = (Colors()(images).features for images in (IMAGES, FAKES))

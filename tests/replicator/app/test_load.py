@@ -314,7 +314,7 @@ def check_refused(run: pathlib.Path, line: str, **arguments) -> None:
      r"imported: .*load_test_bad\.py:1: ModuleNotFoundError: No module named 'no_such_module"),
     ("json", "", "another module is named 'json'")])
 def test_a_program_must_be_one_that_can_be_imported(name, text, line, copied, tmp_path,
-                                                       programs_forgotten):
+                                                    programs_forgotten):
   (tmp_path / f"{name}.py").write_text(text)
   change_facts(copied, **facts_for(tmp_path / f"{name}.py"))
   with pytest.raises(replicator.UsageError, match=line):

@@ -10,6 +10,7 @@ from replicator.training.checkpoints.names import networks_of
 from tests.programs.two_networks import TwoNetworks, network
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -116,6 +117,28 @@ def test_what_layers_and_objects_lead_to_comes_last():
   layer = Layer(hidden=[v], _own=w, kernel=kernel)
   assert variables_of(Holder(a=layer, b=[v], c={"kernel": kernel})) == {
       "b/0": v, "a/_own": w, "c/kernel": kernel.value}
+
+
+class AnswersAll:
+  """An object with an answer to every name, such as a structure of a simulator."""
+
+  __slots__ = ("_rows",)
+
+  def __getattr__(self, name: str) -> np.ndarray:
+    return np.zeros(3)
+
+
+class AnswersAllAndHolds(AnswersAll):
+  """One that has attributes as well."""
+
+  def __init__(self):
+    self.variable = tf.Variable(0.0)
+
+
+def test_objects_that_answer_to_every_name_are_searched_by_their_attributes():
+  other = AnswersAllAndHolds()
+  assert variables_of(Holder(slotted=[AnswersAll()], other=[other])) == {
+      "other/0/variable": other.variable}
 
 
 class Pair(keras.Model):

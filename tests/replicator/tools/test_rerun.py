@@ -149,7 +149,7 @@ def executed(run, monkeypatch) -> list[tuple]:
 @pytest.mark.parametrize(("answer", "starts"), [("Yes ", True), ("y", True), ("", False),
                                                 (EOFError, False)])
 def test_the_command_is_shown_and_starts_if_the_answer_is_yes(answer, starts, run, executed,
-                                                             monkeypatch, capsys):
+                                                              monkeypatch, capsys):
   questions = []
   monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
 

@@ -55,8 +55,8 @@ def test_a_run_trains_and_leaves_its_files(tmp_path, capsys):
       ["kernel 3x4", 12], ["gamma 4, beta 4, moving_mean 4 (not trained), moving_variance 4 (not "
                            "trained)", 8], ["kernel 4x3, bias 3", 15]]
   expected = {"strategy": "default", "num_replicas": 1, "num_workers": 1, "global_batch_size": 8,
-          "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
-          "evaluation": "mean of 8 samples"}
+              "seed": 3, "precision": "float32", "steps": 10, "resumed": [],
+              "evaluation": "mean of 8 samples"}
   assert {name: facts[name] for name in expected} == expected
   assert store.steps_of(tmp_path / "checkpoints") == [5, 10]
   assert list(tmp_path.glob("events.out.tfevents.*"))

@@ -93,7 +93,7 @@ class Population:
       return []
     names = self._file.space()
     return [[Draw({name: given.recorded(member["bindings"][name])
-                     for name, given in names.items()}, member["parent"]) for member in generation]
+                   for name, given in names.items()}, member["parent"]) for member in generation]
             for generation in json.loads(self._path.read_text())]
 
   def _enter(self, generations: list[Generation], retry_failed: bool) -> None:
@@ -159,7 +159,7 @@ class Population:
     return [*self._generations, made] if made else []
 
   def _begin(self) -> None:
-    """Copies the checkpoints of a generation, and records its members as in it, once."""
+    """Copies the checkpoints of a generation, and records that its members entered it, once."""
     waiting = [each for each in zip(self.trials.values(), self._generations[-1], strict=True)
                if len(self._generations) > 1 and not self._has_entered(each[0])]
     # Copies go first: until they are done, the donors must stay at the step where they ended.

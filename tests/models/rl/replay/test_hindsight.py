@@ -124,4 +124,4 @@ def test_a_reward_that_is_not_that_of_the_environment_is_refused(settings, kwarg
 
 def test_an_environment_without_goals_is_refused():
   assert "an 'achieved_goal' and a 'desired_goal'" in refusal(Replay, (4,), 1, 1,
-                                                               hindsight=Hindsight)
+                                                              hindsight=Hindsight)

@@ -139,7 +139,7 @@ def test_a_pass_with_averaged_weights_moves_no_statistics_of_micro_batches(float
     layer = GlobalBatchNorm(momentum=MOMENTUM)
     layer.build([None, 3])
     optimizer = library.wrap_optimizer(keras.optimizers.SGD(), layer.trainable_variables,
-                                          ema_decay=0.5)
+                                       ema_decay=0.5)
   batch = batch_of([8, 3])["x"]
 
   def passes(part):

@@ -1,10 +1,6 @@
 """Which process is missing, from what TensorFlow 2.21 says of it."""
 
-import contextlib
-import socket
-import threading
 
-from replicator.errors import RunFailed
 from replicator.strategies.cluster import lost
 from tests.programs.grpc_server import serving
 
@@ -39,31 +35,6 @@ def test_the_lost_process_is_named():
   assert said.startswith("worker 1 (n2:2) was started twice; restart all processes of the run, ")
   assert lost.failure(f"{ABORTED}Error reported from /job:worker/task:0: {news}", CLUSTER) == (
       said, news)
-
-
-def test_the_first_process_waits_for_the_others_and_names_those_that_are_late():
-  with serving() as there, socket.create_server(("127.0.0.1", 0)) as stranger:
-    address, silent = (f"127.0.0.1:{port}" for port in (there, stranger.getsockname()[1]))
-
-    def config(*others: str, index: int = 0) -> dict:
-      return {"cluster": {"worker": ["127.0.0.1:1", *others]},
-              "task": {"type": "worker", "index": index}}
-
-    lost.await_others(config(address), 60.0)
-    lost.await_others(config(silent, index=1), 60.0)  # Only the first one waits here.
-    with pytest.raises(RunFailed) as raised:
-      lost.await_others(config(address, silent), 0.5)
-    assert str(raised.value) == (
-        f"worker 2 ({silent}) did not start within 0.5 seconds; start all processes of the run "
-        "together, or increase Replicator.join_timeout")
-
-    def start() -> None:
-      stranger.close()
-      stack.enter_context(serving(int(silent.rpartition(":")[2])))
-
-    with contextlib.ExitStack() as stack:
-      threading.Timer(0.3, start).start()
-      lost.await_others(config(address, silent), 60.0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[127.0.0.1]"])  # IPv6 stands in brackets.

@@ -1,5 +1,6 @@
 """The processes of a run, which are threads here, find each other, or all say why not."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -111,3 +112,24 @@ def test_one_that_comes_when_the_run_has_begun_meets_tensorflow(said_by):
   (own,) = free_addresses(1)
   with serving() as port:
     assert said_by(config([f"127.0.0.1:{port}", own], 1)) == [""]
+
+
+def test_whoever_does_not_listen_is_waited_for_and_named(capsys, monkeypatch):
+  monkeypatch.setattr(roll_call, "QUIET_SECONDS", 0.1)
+  with serving() as there, socket.create_server(("127.0.0.1", 0)) as stranger:
+    address, silent = (f"127.0.0.1:{port}" for port in (there, stranger.getsockname()[1]))
+    roll_call.await_listeners({"ps 0": address}, 60.0)
+    with pytest.raises(RunFailed) as raised:
+      roll_call.await_listeners({"ps 0": address, "worker 0": silent}, 1.5)
+    assert str(raised.value) == (
+        "worker 0 did not start within 1.5 seconds; start all processes of the run together, or "
+        "increase Replicator.join_timeout")
+    assert capsys.readouterr().err == "waiting for worker 0\n"
+
+    def start() -> None:
+      stranger.close()
+      stack.enter_context(serving(int(silent.rpartition(":")[2])))
+
+    with contextlib.ExitStack() as stack:
+      threading.Timer(0.3, start).start()
+      roll_call.await_listeners({"ps 0": address, "worker 0": silent}, 60.0)

@@ -156,7 +156,8 @@ ALONE = json.dumps(config({"worker": ["a:1"]}))
 
 @pytest.mark.parametrize("variables, source", [
     (STEP, "Slurm step 7.0 has 4"), (JOB, "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX has 2"),
-    (SAGEMAKER, "SM_HOSTS and SM_CURRENT_HOST has 2")])
+    (SAGEMAKER, "SM_HOSTS and SM_CURRENT_HOST has 2"),
+    ({"OMPI_COMM_WORLD_SIZE": "3"}, "mpirun has 3"), ({"PMI_SIZE": "2"}, "mpirun has 2")])
 def test_processes_of_a_manager_that_would_train_by_themselves_are_refused(
     variables, source, monkeypatch):
   for more in ({}, {"TF_CONFIG": ALONE}):  # A stale one.
@@ -165,6 +166,7 @@ def test_processes_of_a_manager_that_would_train_by_themselves_are_refused(
                            "each of which would train separately; ")
     assert said.endswith("for separate runs, set Replicator.cluster = 'tf_config'")
   tf_config.check_used("default", variables, "tf_config")
+  tf_config.check_used("default", {"OMPI_COMM_WORLD_SIZE": "1"})
   tf_config.check_used("default", {**variables, "RAY_RAYLET_PID": "7"})  # A trial of a sweep.
   for name, value in {**variables, "TF_CONFIG": ALONE}.items():
     monkeypatch.setenv(name, value)

@@ -147,7 +147,7 @@ else: work()
 
 def test_restarts_end():
   status, lines, err = run("--workers=2 --max_restarts=2",
-                                    "if me == 'worker1': print(me); sys.exit(7)\nwork()")
+                           "if me == 'worker1': print(me); sys.exit(7)\nwork()")
   assert status == 7
   assert lines == ["[worker 1] worker1"] * 3
   line = "launch: worker 1 ended with status 7"

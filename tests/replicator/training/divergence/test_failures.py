@@ -76,18 +76,21 @@ def failure(folder: pathlib.Path) -> Failure:
   return Failure(folder, 7, "", {}, {}, 0, 0)
 
 
+STRINGS = [b"", b"\0", b"a\0", "ä".encode(), *[b"a"] * 8]
+
+
 def test_the_parts_of_the_workers_are_one_batch_in_the_structure_of_the_data(tmp_path):
-  whole = {"pair": (np.arange(24.0).reshape([12, 2]), np.array([b"a"] * 12, object)),
+  whole = {"pair": (np.arange(24.0).reshape([12, 2]), np.array(STRINGS, object)),
            "file": np.arange(12)}
   for worker in range(12):  # The tenth comes after the second.
-    part = failures.arrays_of({"pair": tuple(x[worker:worker + 1] for x in whole["pair"]),
-                               "file": whole["file"][worker:worker + 1]})
-    np.savez(tmp_path / f"batch-worker-{worker}.npz", **part)
+    part = {"pair": tuple(x[worker:worker + 1] for x in whole["pair"]),
+            "file": whole["file"][worker:worker + 1]}
+    failures.write_batch(tmp_path / f"batch-worker-{worker}.npz", part)
   like = {"pair": (np.zeros([12, 2]), np.array([b""] * 12, object)), "file": np.zeros([12])}
   found = failures.batch_of(failure(tmp_path), like)
   assert isinstance(found["pair"], tuple)
   np.testing.assert_array_equal(found["pair"][0], whole["pair"][0])
-  assert list(found["pair"][1]) == [b"a"] * 12
+  assert list(found["pair"][1]) == STRINGS
   np.testing.assert_array_equal(found["file"], whole["file"])
   (tmp_path / "batch-worker-3.npz").unlink()
   assert "has 11 of 12 examples" in refusal(failures.batch_of, failure(tmp_path), like)

@@ -41,7 +41,7 @@ def test_the_lowest_quarter_copies_the_top_quarter_and_the_others_go_on():
   assert donors(by_max).keys() == {1, 2} and set(donors(by_max).values()) <= {7, 8}
   assert made == following(FILE, [FIRST], SCORES)  # The draws are those of the seed.
   drawn = {tuple(donors(following(dataclasses.replace(FILE, search_seed=seed), [FIRST],
-                                             SCORES)).values()) for seed in range(20)}
+                                  SCORES)).values()) for seed in range(20)}
   assert drawn == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
