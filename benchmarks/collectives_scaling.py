@@ -14,12 +14,14 @@ both medians over the turns, and the bytes that the operations of its graph writ
 the size. The ratios compare with the faster peer. A collective without a peer has no ratio.
 """
 
+import json
 import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from benchmarks.record import Table
+from benchmarks.usage import measured_alone
 
 from absl import app, flags
 
@@ -27,15 +29,12 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["2", "4", "8", "16"], "Numbers of replicas in one process.")
 flags.DEFINE_list("kib", ["4", "64", "1024", "16384"], "Sizes of the tensors, in KiB.")
 flags.DEFINE_integer("turns", 15, "Turns of every contender.", lower_bound=1)
+flags.DEFINE_bool("here", False, "Only measure the first number of replicas, and print JSON.")
 
 IN_A_ROW = 4  # Collectives of one compiled call.
 # Operations that pass on their input.
 _FORWARDING = {"Identity", "IdentityN", "Reshape", "Placeholder", "Const", "NoOp", "Shape",
                "EnsureShape", "Split", "SplitV", "ExpandDims", "StopGradient"}
-
-
-HEADER = (f"{'':14} {'replicas':>8} {'KiB':>6} {'cpu ms':>8} {'peer':>8} {'ratio':>6} "
-          f"{'wall ms':>8} {'peer':>8} {'ratio':>6} {'writes':>6} {'peer':>6}  the faster peer")
 
 
 class Contender:
@@ -57,7 +56,7 @@ class Contender:
     x = strategy.experimental_distribute_values_from_function(
         lambda replica: tf.fill([size // 4], 1.0 + replica.replica_id_in_sync_group))
     self._call = lambda: call(x)
-    self.bytes = _written(call.get_concrete_function(x).graph) / IN_A_ROW / size
+    self.writes = _written(call.get_concrete_function(x).graph, size)
     self.cpu: list[float] = []
     self.wall: list[float] = []
     self._calls = max(1, min(20, 2 ** 22 // size))
@@ -73,12 +72,16 @@ class Contender:
                                (self.cpu, time.process_time(), cpu)):
       seconds.append((now - then) / self._calls / IN_A_ROW)
 
+  def found(self) -> tuple[float, float, float | None]:
+    """Returns a collective's milliseconds of CPU time and of wall time, and its writes."""
+    return 1e3 * statistics.median(self.cpu), 1e3 * statistics.median(self.wall), self.writes
 
-def _written(graph) -> float:
-  """Returns the bytes that a graph's operations write; NaN if the graph does not specify them."""
+
+def _written(graph, size: int) -> float | None:
+  """Returns the bytes that a collective writes, in sizes; None if the graph lacks them."""
   sizes = [x.shape.num_elements() for op in graph.get_operations()
            if op.type not in _FORWARDING for x in op.outputs if x.dtype.is_floating]
-  return float("nan") if None in sizes else 4.0 * sum(sizes)
+  return None if None in sizes else 4.0 * sum(sizes) / IN_A_ROW / size
 
 
 def strategies() -> tuple[object, dict[str, object]]:
@@ -98,16 +101,30 @@ def strategies() -> tuple[object, dict[str, object]]:
 
 
 def main(_: list[str]) -> None:
-  if "TF_CONFIG" in os.environ or len(FLAGS.replicas) == 1:
-    measure()
-    return
-  print(HEADER, flush=True)
-  for replicas in FLAGS.replicas:  # In a process each: rings of other sizes would collide.
-    subprocess.run([sys.executable, "-m", "benchmarks.collectives_scaling", *sys.argv[1:],
-                    f"--replicas={replicas}"], check=True)
+  cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))
+  if FLAGS.here:
+    print(json.dumps({"rows": list(measure())}))
+  elif cluster and cluster["task"]["index"]:
+    list(measure())  # The first process has the table.
+  else:
+    table = Table("collectives", {
+        "replicas": "d", "KiB": ",d", "cpu ms": ".3f", "wall ms": ".3f", "writes": ".1f",
+        "peer's cpu ms": ".3f", "peer's wall ms": ".3f", "peer's writes": ".1f", "faster peer": "",
+        "cpu ratio": ".2f", "wall ratio": ".2f"})
+    for row in measure() if cluster else of_processes():
+      table.add(*row)
 
 
-def measure() -> None:
+def of_processes() -> Iterator[list]:
+  """Measures each number of replicas in its own process: rings of other sizes would collide."""
+  for replicas in FLAGS.replicas:
+    yield from measured_alone(
+        "benchmarks.collectives_scaling", "--here", f"--replicas={replicas}",
+        f"--kib={','.join(FLAGS.kib)}", f"--turns={FLAGS.turns}")["rows"]
+
+
+def measure() -> Iterator[list]:
+  """Measures the collectives; yields a row of the table for each size and collective."""
   import replicator
 
   import tensorflow as tf
@@ -128,19 +145,10 @@ def measure() -> None:
       for _ in range(FLAGS.turns):
         for contender in (ours, *of_peers.values()):
           contender.turn()
-      print(_row(name, strategy.num_replicas_in_sync, kib, ours, of_peers), flush=True)
-
-
-def _row(name: str, replicas: int, kib: int, ours: Contender, peers: dict[str, Contender]) -> str:
-  cpu, wall = statistics.median(ours.cpu), statistics.median(ours.wall)
-  if not peers:
-    return (f"{name:14} {replicas:8} {kib:6} {1e3 * cpu:8.3f} {'':15} {1e3 * wall:8.3f} {'':15} "
-            f"{ours.bytes:6.1f}")
-  fastest = min(peers, key=lambda peer: statistics.median(peers[peer].cpu))
-  of_peer = statistics.median(peers[fastest].cpu), statistics.median(peers[fastest].wall)
-  return (f"{name:14} {replicas:8} {kib:6} {1e3 * cpu:8.3f} {1e3 * of_peer[0]:8.3f} "
-          f"{cpu / of_peer[0]:6.2f} {1e3 * wall:8.3f} {1e3 * of_peer[1]:8.3f} "
-          f"{wall / of_peer[1]:6.2f} {ours.bytes:6.1f} {peers[fastest].bytes:6.1f}  {fastest}")
+      own = ours.found()
+      fastest = min(((*each.found(), peer) for peer, each in of_peers.items()), default=None)
+      yield [name, strategy.num_replicas_in_sync, kib, *own, *(
+          [*fastest, own[0] / fastest[0], own[1] / fastest[1]] if fastest else [None] * 6)]
 
 
 if __name__ == "__main__":

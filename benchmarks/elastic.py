@@ -10,13 +10,13 @@ machine comes back. The losses are compared with an uninterrupted run on one pro
 
 import pathlib
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from typing import NamedTuple
 
+from benchmarks.record import Table
 from replicator.training.workdir.reader import TIMES, read
 
 import numpy as np
@@ -84,9 +84,11 @@ def next_event(machines: Machines, chosen: random.Random) -> str:
 
 
 class Event(NamedTuple):
-  """A change, the seconds until the next step, and the number of repeated steps."""
+  """A change, as in the table of events; `again` counts the repeated steps."""
 
   kind: str
+  steps: int
+  machines: int
   seconds: float
   again: int
 
@@ -98,6 +100,8 @@ def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
            f"--workers=1:{len(HOSTS)}", f"--ssh={machines.ssh}", f"--max_restarts={FLAGS.events}",
            "--", *command(workdir, "multi_worker_mirrored")]
   workdir.mkdir()
+  table = Table("each event, and the seconds until the next step",
+                {"at step": "d", "machines": "d", "seconds": ".1f", "steps again": "d"}, "event")
   begun, events = time.monotonic(), list[Event]()
   with (folder / "output").open("w") as output, subprocess.Popen(
       words, stdout=output, stderr=subprocess.STDOUT) as process:
@@ -114,9 +118,9 @@ def train_elastically(folder: pathlib.Path) -> tuple[list[Event], float]:
       resumed = len(read(workdir).rows)
       while len(read(workdir).rows) <= resumed and process.poll() is None:
         time.sleep(0.05)
-      events.append(Event(kind, time.monotonic() - at, most - resumed))
-      print(f"event {len(events)}: {kind} at step {size}, {len(HOSTS) - len(machines.away)} "
-            f"machines, next step after {events[-1].seconds:.1f} s", flush=True)
+      events.append(Event(kind, size, len(HOSTS) - len(machines.away), time.monotonic() - at,
+                          most - resumed))
+      table.add(*events[-1])
       while len(read(workdir).rows) < min(resumed + STEPS_BETWEEN, size + 100) and (
           process.poll() is None):
         time.sleep(0.05)
@@ -144,18 +148,19 @@ def main(argv: list[str]) -> None:
                      for row, other in zip(found, wanted, strict=True)
                      for key in other.keys() - {"step", *TIMES})
     times = [event.seconds for event in events]
-    print(f"{len(events)} events in {len(found)} steps, {seconds:.0f} s; unbroken, one process: "
-          f"{unbroken:.0f} s")
-    for kind in ("kill", "leave", "join"):
-      if of_kind := [event.seconds for event in events if event.kind == kind]:
-        print(f"{kind}: {len(of_kind)} times; to the next step: median "
-              f"{statistics.median(of_kind):.1f} s, {min(of_kind):.1f} to {max(of_kind):.1f} s")
-    print(f"all: 10, 50, 90 %: {np.round(np.percentile(times, [10, 50, 90]), 1)} s")
+    table = Table("seconds until the next step", {"times": "d"} | dict.fromkeys(
+        ("least", "10 %", "median", "90 %", "most"), ".1f"), "event")
+    for kind in ("kill", "leave", "join", "all"):
+      if of_kind := [event.seconds for event in events if kind in (event.kind, "all")]:
+        table.add(kind, len(of_kind), *np.percentile(of_kind, [0, 10, 50, 90, 100]))
     again = sum(event.again for event in events)
     lost = again * float(np.median(np.diff([row["seconds"] for row in found])))
-    print(f"beyond the restarts: {again} steps are trained again, {lost:.1f} s, "
-          f"{lost / (seconds - sum(times)):.1%} of the time without the restarts")
-    print(f"largest relative difference of a logged number from the unbroken run: {difference:.1e}")
+    table = Table("both runs; the lost seconds and their share do not count the restarts",
+                  {"steps": "d", "seconds": ".0f", "steps again": "d", "lost": ".1f",
+                   "share": ".1%", "relative difference": ".1e"})
+    table.add("with events", len(found), seconds, again, lost, lost / (seconds - sum(times)),
+              difference)
+    table.add("unbroken, one process", len(wanted), unbroken, *[None] * 4)
 
 
 if __name__ == "__main__":

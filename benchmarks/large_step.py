@@ -3,8 +3,8 @@
   python -m benchmarks.large_step [--replicas=1,2,4,8]
   python -m benchmarks.large_step --memory [--replicas=2,4] [--processes=2]
 
-The step is that of a GAN of BigGAN's size: 60 convolutions with batch norm over the global batch,
-60 with spectral norm, 480 variables, and 150 million parameters with the two slots of Adam. Its
+The step trains a GAN as large as BigGAN: 60 convolutions with batch norm over the global batch, 60
+with spectral norm, 480 variables, and 150 million numbers including the two slots of Adam. Its
 images are small, so that arithmetic does not dominate the first call.
 
 Each row is a separate process with that many logical CPUs. CPU seconds are totals over all cores.
@@ -30,8 +30,8 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_list("replicas", ["1", "2", "4", "8"], "Numbers of replicas.")
 flags.DEFINE_list("processes", [], "Numbers of processes with a replica each.")
-flags.DEFINE_bool("memory", False, "Compare the memory with that of a divided state.")
-flags.DEFINE_bool("sharded", False, "Divide the state over the replicas.")
+flags.DEFINE_bool("memory", False, "Compare the memory with and without sharded state.")
+flags.DEFINE_bool("sharded", False, "Shard the state over the replicas.")
 flags.DEFINE_string("found", None, "Only be a process of a cluster; the chief writes this file.")
 flags.DEFINE_bool("here", False, "Measure the first of the replicas in this process.")
 
@@ -114,7 +114,7 @@ def measure(replicas: int) -> dict[str, float]:
 
 
 def held(strategy: str, replicas: int | None, sharded: bool) -> dict[str, float]:
-  """MiB of a process, the weights' MiB, and the seconds of a step."""
+  """Returns the MiB of a process and of the weights, and the seconds per step."""
   from replicator import Replicator
   from replicator.strategies.compiled_step import CompiledStep
 
@@ -140,7 +140,7 @@ def held(strategy: str, replicas: int | None, sharded: bool) -> dict[str, float]
 
 
 def of_processes(processes: int, sharded: bool) -> dict[str, float]:
-  """What the chief of some processes measures."""
+  """Returns what the chief of some processes measures."""
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "found.json"
     subprocess.run([sys.executable, "-m", "replicator", "launch", f"--workers={processes}", "--",
@@ -151,7 +151,7 @@ def of_processes(processes: int, sharded: bool) -> dict[str, float]:
 
 def compare_memory() -> None:
   """Prints a row for each number of replicas, in one process and in several."""
-  table = Table("memory of a replica, beside what it must hold",
+  table = Table("memory of a replica, compared with the formula",
                 {"processes": "d", "sharded": "", "MiB each": ",.0f", "formula": ",.0f",
                  "seconds/step": ".1f"}, "replicas")
   for count, of_cluster in [*((int(n), False) for n in FLAGS.replicas),

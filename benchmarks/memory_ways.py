@@ -1,15 +1,16 @@
-"""Peak memory and time of one model on two replicas, in each way to need less memory.
+"""Measures the peak memory and the time of one model on two replicas with each way to save memory.
 
-  python -m benchmarks.memory_ways [--batch_size=1024] [--width=1024] [--of='none,sharded state']
+  python -m benchmarks.memory_ways [--batch_size=1024] [--width=2048] [--of='none,sharded state']
 
-The model is a chain of 24 blocks, each a dense layer, a layer normalization and a GELU, trained by
-Adam, with averaged weights. `batch_size` is that of a replica. Each row is a process of its own
-with two replicas on logical CPUs, whose highest resident size, less that before it makes the model,
-is divided by two. The loss is that of the last step, the same in all rows but for rounding.
+The model is a chain of 24 blocks, each with a dense layer, a layer normalization and a GELU. It is
+trained by Adam with averaged weights. `batch_size` is that of a replica. Each row is a separate
+process with two replicas on logical CPUs. Its memory is half the growth of its peak resident size
+since before it made the model. The loss of the last step is the same in all rows, except for
+rounding.
 
-With two logical devices for each replica, the replica needs as much in all, half of it on each.
+With two logical devices per replica, the memory is the sum of both.
 
-With `--limit_mib`, a process cannot allocate more than that; a row without numbers needed more.
+With `--limit_mib`, a process cannot allocate more than that. A row without numbers needed more.
 """
 
 import contextlib
@@ -25,10 +26,10 @@ from benchmarks.usage import measured_alone, resident_mib
 from absl import app, flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("batch_size", 1024, "Examples of a replica.", lower_bound=4)
-flags.DEFINE_integer("width", 1024, "Numbers of an example, and of each layer.", lower_bound=1)
-flags.DEFINE_integer("steps", 3, "Timed steps.", lower_bound=1)
-flags.DEFINE_integer("limit_mib", None, "The most memory of a process.")
+flags.DEFINE_integer("batch_size", 1024, "Examples per replica.", lower_bound=4)
+flags.DEFINE_integer("width", 2048, "The size of an example and of each layer.", lower_bound=1)
+flags.DEFINE_integer("steps", 1, "Timed steps.", lower_bound=1)
+flags.DEFINE_integer("limit_mib", None, "The largest memory of a process, in MiB.")
 flags.DEFINE_string("alone", None, "Measure this way in this process.")
 
 BLOCKS = 24
@@ -41,7 +42,7 @@ flags.DEFINE_list("of", list(WAYS), "The ways.")
 
 def measure(microbatches: int = 1, recomputes: bool = False, sharded: bool = False,
             devices: int = 1) -> dict[str, float]:
-  """MiB of a replica, seconds of a step, and the last loss."""
+  """Returns the MiB per replica, the seconds per step, and the last loss."""
   import replicator
   from replicator.step import microbatch  # noqa: F401  (for gin)
   from replicator.strategies.compiled_step import CompiledStep
@@ -103,18 +104,19 @@ def main(argv: list[str]) -> None:
       resource.setrlimit(resource.RLIMIT_DATA, (FLAGS.limit_mib * 2**20,) * 2)
     print(json.dumps(measure(**WAYS[FLAGS.alone])))
     return
-  table = Table(f"one model on two replicas, {FLAGS.batch_size} examples a replica",
-                {"MiB a replica": ",.0f", "seconds/step": ".2f", "loss": ".8f"})
-  limit = [f"--limit_mib={FLAGS.limit_mib}"] if FLAGS.limit_mib else []
+  table = Table(f"one model on two replicas, {FLAGS.batch_size} examples per replica",
+                {"MiB per replica": ",.0f", "seconds/step": ".2f", "loss": ".8f"})
+  command = [f"--width={FLAGS.width}", f"--batch_size={FLAGS.batch_size}", f"--steps={FLAGS.steps}",
+             *([f"--limit_mib={FLAGS.limit_mib}"] if FLAGS.limit_mib else [])]
   for name in FLAGS.of:
     try:
-      found = measured_alone("benchmarks.memory_ways", f"--alone={name}", f"--width={FLAGS.width}",
-                             f"--batch_size={FLAGS.batch_size}", f"--steps={FLAGS.steps}", *limit)
+      found = measured_alone("benchmarks.memory_ways", f"--alone={name}", *command)
     except subprocess.CalledProcessError:
-      if not limit:
+      if not FLAGS.limit_mib:
         raise
-      found = {"mib": None, "seconds": None, "loss": None}
-    table.add(name, found["mib"], found["seconds"], found["loss"])
+      table.add(name, None, None, None)
+    else:
+      table.add(name, found["mib"], found["seconds"], found["loss"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
   pip install torch torch-fidelity prdc
   python -m benchmarks.metric_parity [--goldens=tests/models/metrics/goldens.json]
 
-Each line has the reference's number, this project's, and their difference, which must not exceed
+Each row has the reference's number, this project's, and their difference, which must not exceed
 the column `allowed`. It is relative to the number for FID and the Inception score, and to the
 kernel for KID. The exit status is 1 if one is exceeded. `--goldens` also writes the references'
 numbers to a file for the tests.
@@ -14,12 +14,14 @@ Where torch-fidelity sums in float32, so that only rounding differs, it is also 
 import contextlib
 import importlib.metadata
 import io
+import itertools
 import json
 import pathlib
 import sys
 from typing import NamedTuple
 
 from benchmarks.metric_cases import MetricCase, metric_cases
+from benchmarks.record import Table
 from benchmarks.usage import require
 from models.metrics.distances.feature_statistics import FeatureStatistics
 from models.metrics.distances.frechet import frechet_distance
@@ -129,13 +131,15 @@ def references(case: MetricCase) -> dict[str, float]:
          for name in ("precision", "recall", "density", "coverage")}}
 
 
-def print_table(comparisons: list[Comparison]) -> int:
-  """Prints a line for each comparison; returns 1 if a number differs, and 0 otherwise."""
-  print(f"{'features':30} {'number':21} {'reference':>14} {'ours':>14} {'difference':>11} allowed")
-  for it in comparisons:
-    print(f"{it.case:30} {it.name:21} {it.reference:14.8g} {it.ours:14.8g} {it.difference:11.1e} "
-          f"{it.allowed:.0e}{'' if it.difference <= it.allowed else '  DIFFERS'}")
-  return int(any(it.difference > it.allowed for it in comparisons))
+def print_tables(comparisons: list[Comparison]) -> int:
+  """Prints a table for each case; returns 1 if a number differs, and 0 otherwise."""
+  for case, rows in itertools.groupby(comparisons, lambda it: it.case):
+    table = Table(case, {"the reference's": ".8g", "this project's": ".8g", "difference": ".1e",
+                         "allowed": ".0e", "differs": ""})
+    for it in rows:
+      table.add(it.name, it.reference, it.ours, it.difference, it.allowed,
+                "" if it.difference <= it.allowed else "yes")
+  return int(not all(it.difference <= it.allowed for it in comparisons))
 
 
 def main(argv: list[str]) -> None:
@@ -143,7 +147,7 @@ def main(argv: list[str]) -> None:
   require(*NEEDED)
   goldens = {name: references(case) for name, case in metric_cases().items()}
   comparisons = compare(goldens)
-  status = print_table(comparisons)
+  status = print_tables(comparisons)
   if flags.FLAGS.goldens:
     source = {"command": "python -m benchmarks.metric_parity --goldens=FILE",
               **{name: importlib.metadata.version(name)

@@ -136,7 +136,7 @@ def main(argv: list[str]) -> None:
     folder = pathlib.Path(name)
     write_images(FLAGS.images, FLAGS.count, FLAGS.size, folder)
     weights = feature_parity.write(inception.build(), inception.norm_of, name, zipped=True)
-    sys.exit(metric_parity.print_table(compare(folder, weights, FLAGS.count)))
+    sys.exit(metric_parity.print_tables(compare(folder, weights, FLAGS.count)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ of this machine.
 The prediction uses the time of the step on one process, the bytes that the doctor counts when it
 traces the step, and one latency and one bandwidth, fitted to collectives that are timed separately
 and have different sizes than those of the steps. It is compared with the median of the steps. For
-both, the fastest of several rounds counts. The table also has the error of the fit.
+both, the fastest of several rounds counts. Another table has the error of the fit.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.record import Table
 from replicator.tools.scaling.model import RING, Network, transfer_seconds
 
 import numpy as np
@@ -37,7 +38,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("processes", ["2", "4", "8"], "Numbers of processes.")
 flags.DEFINE_integer("rounds", 3, "Turns of every number of processes.", lower_bound=1)
 flags.DEFINE_integer("calls", 15, "Steps that are timed.", lower_bound=2)
-flags.DEFINE_string("record", None, "Only be one process of a cluster; the chief writes this file.")
+flags.DEFINE_string("found", None, "Only be a process of a cluster; the chief writes this file.")
 
 BATCH = 64  # Examples per replica.
 # The collectives that are timed separately, and their bytes per replica.
@@ -109,7 +110,8 @@ def settings(strategy: str, processes: int) -> list[str]:
 def measure(processes: int) -> dict:
   """Measures one of `processes`: its steps, and collectives alone."""
   from replicator.app import config
-  from replicator.tools.scaling import cost
+  from replicator.doctor import scaling
+  from replicator.tools.scaling.cost import record
   found: dict = {"steps": {}, "collectives": []}
   if processes > 1:
     config.parse([], settings("multi_worker_mirrored", processes))
@@ -117,13 +119,13 @@ def measure(processes: int) -> dict:
   for name, main in steps().items():
     if processes == 1:
       CPU_SECONDS.clear()
-      alone = cost.measure(main, [], settings("one_device", 1), FLAGS.calls)
+      alone = scaling.measure(main, [], settings("one_device", 1), FLAGS.calls)
       # All cores together; the first calls trace and compile.
       cpu_seconds = statistics.median(np.diff(CPU_SECONDS)[-FLAGS.calls + 1:])
       transfers = [(t.move, t.bytes) for t in alone.transfers]
       found["steps"][name] = (alone.seconds, cpu_seconds, transfers)
     else:
-      found["steps"][name] = cost.record(main, FLAGS.calls).seconds
+      found["steps"][name] = record(main, FLAGS.calls).seconds
   return found
 
 
@@ -156,7 +158,7 @@ def be_one_process() -> None:
   processes = len(cluster["cluster"]["worker"]) if cluster else 1
   found = measure(processes)
   if not cluster or cluster["task"]["index"] == 0:
-    pathlib.Path(FLAGS.record).write_text(json.dumps(found))
+    pathlib.Path(FLAGS.found).write_text(json.dumps(found))
 
 
 # ---- The comparison -----------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def run(processes: int) -> dict:
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "found.json"
     command = [sys.executable, "-m", "benchmarks.scaling_model", f"--calls={FLAGS.calls}",
-               f"--record={output}"]
+               f"--found={output}"]
     if processes > 1:
       command = [sys.executable, "-m", "replicator", "launch", f"--workers={processes}", "--",
                  *command]
@@ -238,7 +240,7 @@ class OnCores:
 
 def main(argv: list[str]) -> None:
   del argv
-  if FLAGS.record:
+  if FLAGS.found:
     be_one_process()
     return
   from replicator.step.hooks import Transfer
@@ -252,26 +254,27 @@ def main(argv: list[str]) -> None:
   # With more processes than cores, all cores are always busy, and each process gets its share.
   networks = (fit([row for row in timed if row[1] <= cores]),
               fit([(t, n, seconds * cores / n) for t, n, seconds in timed if n > cores]))
+  table = Table("the fitted networks", {"launch us": ".0f", "us a hop": ".0f", "MB/s": ",.0f"})
   for network, what in zip(networks, ("with a core each", "of a busy core"), strict=True):
-    print(f"{what}: {1e6 * network.launch:.0f} us, {1e6 * network.latency:.0f} us a hop, "
-          f"{network.bandwidth / 1e6:.0f} MB/s")
+    if network.bandwidth < math.inf:  # It was measured.
+      table.add(what, 1e6 * network.launch, 1e6 * network.latency, network.bandwidth / 1e6)
+  table = Table("collectives alone", {"bytes": ",d", "processes": "d", "ms": ".2f",
+                                      "fitted ms": ".2f", "error": "+.0%"})
   messages = OnCores(cores, 0.0, 0.0, *networks)
-  for transfer, processes, seconds in timed:
-    fitted = messages.transfer_seconds(transfer, processes)
-    print(f"  {transfer.move:10} {transfer.bytes:9} bytes, {processes} processes: "
-          f"{1000 * seconds:9.2f} ms, fitted {1000 * fitted:9.2f} ms "
-          f"({100 * (fitted / seconds - 1):+.0f} %)")
-  print(f"{'':24} {'processes':>10} {'measured':>12} {'predicted':>12} {'error':>8}")
+  for transfer, n, seconds in timed:
+    fitted = messages.transfer_seconds(transfer, n)
+    table.add(transfer.move, transfer.bytes, n, 1e3 * seconds, 1e3 * fitted, fitted / seconds - 1)
+  table = Table("steps", {"processes": "d", "ms": ".1f", "ms of cores": ".1f",
+                          "predicted ms": ".1f", "error": "+.0%"})
   for name, (seconds, cpu_seconds, counted) in alone.items():
     step = OnCores(cores, seconds, cpu_seconds, *networks)
     # A call of several processes also averages what the step returns.
     transfers = [*(Transfer(*each) for each in counted), Transfer("all_reduce", 8)]
-    print(f"{name:24} {1:10} {1000 * seconds:9.1f} ms   ({1000 * cpu_seconds:.1f} ms of cores)")
+    table.add(name, 1, 1000 * seconds, 1000 * cpu_seconds, None, None)
     for processes, found in clusters.items():
       predicted = step.step_seconds(transfers, processes)
       measured = found["steps"][name]
-      print(f"{'':24} {processes:10} {1000 * measured:9.1f} ms {1000 * predicted:9.1f} ms "
-            f"{100 * (predicted / measured - 1):+7.0f} %", flush=True)
+      table.add(name, processes, 1000 * measured, None, 1000 * predicted, predicted / measured - 1)
 
 
 if __name__ == "__main__":

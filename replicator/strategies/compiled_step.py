@@ -283,8 +283,7 @@ class CompiledStep:
       agreement.check_replicas(replicas)
       raise
     agreement.check_replicas(replicas)
-    if graphs.has_loop(tf.compat.v1.get_default_graph()):
-      graphs.keep_order()
+    graphs.adapt_optimizations(tf.compat.v1.get_default_graph())
     replicator.calls_traced = replicas[0].collectives
     traced.division = replicas[0].division
     return replicator.local_results(outputs)

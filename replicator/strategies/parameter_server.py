@@ -45,7 +45,7 @@ def serve(resolver: Any, join_timeout: float) -> None:
   config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(os.cpu_count() or 2, 2))
   server = tf.distribute.Server(cluster, job_name=resolver.task_type, config=config,
                                 task_index=resolver.task_id, protocol="grpc")
-  roll_call.await_listeners(lost.processes(cluster.as_dict(), "chief"), join_timeout)
+  roll_call.await_listeners(lost.processes(cluster.as_dict(), ["chief"]), join_timeout)
   asked: list[int] = []
   signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
   signal.signal(signal.SIGINT, signal.SIG_DFL)

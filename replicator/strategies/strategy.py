@@ -78,21 +78,22 @@ def _of_processes(name: str, logical_cpus: int | None, config: dict[str, Any], s
     print(labeled("cluster", f"{tf_config.shown(config)} (from {source})"),
           "note: these ports accept commands from any machine that can reach them, without a "
           "password; see docs/howto/security.md", sep="\n", file=sys.stderr, flush=True)
-  task = config["task"]
+  task, jobs = config["task"], tf_config.TRAINING_JOBS[name]
+  _, *others = lost.processes(config["cluster"], jobs).items()
   try:
     if name == "parameter_server":
+      roll_call.attend(config, jobs, join_timeout)
       resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
       if task["type"] in ("worker", "ps"):
         parameter_server.serve(resolver, join_timeout)
-      roll_call.await_listeners(lost.processes(config["cluster"], "ps", "worker"), join_timeout)
+      roll_call.await_listeners(dict(others), join_timeout)
       return tf.distribute.ParameterServerStrategy(resolver)
     if has_started():
       raise UsageError(f"Replicator.strategy = '{name}': TensorFlow has already started in this "
                        f"process, without the cluster{_started()}; {NEW_PROCESS}")
     set_timeouts(config["cluster"], worker_timeout, join_timeout)
-    roll_call.attend(config, join_timeout)
+    roll_call.attend(config, jobs, join_timeout)
     if tf_config.is_chief(os.environ):
-      _, *others = lost.processes(config["cluster"], "chief", "worker").items()
       roll_call.await_listeners(dict(others), join_timeout)
     with _sigterm_kept():
       return tf.distribute.MultiWorkerMirroredStrategy()

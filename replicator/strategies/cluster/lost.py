@@ -51,7 +51,7 @@ def lost_process(message: str, cluster: Cluster) -> str | None:
   if told := re.search(re.escape(NEWS) + r"(\w+ \d+ \(.+?\))", reason):
     return told[1]
   if found := _TASK.search(reason):
-    return _shown(cluster, found[1], int(found[2]))
+    return shown(cluster, found[1], int(found[2]))
   if "RPC: /tensorflow.CoordinationService/" in reason:
     return first(cluster)
   return None
@@ -64,12 +64,12 @@ def first(cluster: Cluster) -> str:
 
 def names(cluster: Cluster) -> list[str]:
   """Returns the names of all training processes, in the order of their numbers."""
-  return list(processes(cluster, "chief", "worker"))
+  return list(processes(cluster, ("chief", "worker")))
 
 
-def processes(cluster: Cluster, *jobs: str) -> dict[str, str]:
-  """Returns the processes of some jobs: their addresses by their names, in their order."""
-  return {_shown(cluster, job, index): address for job in jobs
+def processes(cluster: Cluster, jobs: Sequence[str]) -> dict[str, str]:
+  """Returns the addresses of the processes of some jobs by their names, in their order."""
+  return {shown(cluster, job, index): address for job in jobs
           for index, address in enumerate(cluster.get(job, ()))}
 
 
@@ -97,5 +97,6 @@ def listens(address: str) -> bool:
   return False
 
 
-def _shown(cluster: Cluster, kind: str, index: int) -> str:
+def shown(cluster: Cluster, kind: str, index: int) -> str:
+  """Returns the name of a process, such as `worker 0 (n1:2222)`."""
   return f"{kind} {index} ({cluster[kind][index]})"

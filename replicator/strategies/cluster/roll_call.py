@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from replicator.errors import RunFailed, UsageError
 from replicator.strategies.cluster import lost
-from replicator.strategies.cluster.tf_config import worker_number
 
 QUIET_SECONDS = 5.0  # Before the first message about missing processes.
 _NOTICE_SECONDS = 30.0  # Between such messages.
@@ -30,10 +30,11 @@ LATE_SECONDS = 5.0  # How long latecomers can still get the reason for a refusal
 _LONGEST = 2 ** 20  # Maximum size of a report, in bytes.
 
 
-def attend(config: Mapping[str, Any], seconds: float) -> None:
-  """Waits until all training processes in TF_CONFIG have reported to the first one.
+def attend(config: Mapping[str, Any], jobs: Sequence[str], seconds: float) -> None:
+  """Waits until all processes of the `jobs` in TF_CONFIG have reported to the first one.
 
-  After `QUIET_SECONDS`, prints which ones are missing.
+  Parameter servers and their workers may still be running when a new chief starts, so they also
+  count if they listen. After `QUIET_SECONDS`, prints which processes are missing.
 
   Raises:
     UsageError: this process's port is taken.
@@ -41,18 +42,20 @@ def attend(config: Mapping[str, Any], seconds: float) -> None:
       clusters differ; or another process's port is taken.
   """
   cluster, task = config["cluster"], config["task"]
-  number = worker_number(cluster, task["type"], task["index"])
-  names, addresses = zip(*lost.processes(cluster, "chief", "worker").items(), strict=True)
+  names, addresses = zip(*lost.processes(cluster, jobs).items(), strict=True)
+  number = names.index(lost.shown(cluster, task["type"], task["index"]))
   own, first = addresses[number], addresses[0]
   report = {"number": number, "cluster": cluster, "id": secrets.token_hex(8),
             "process": f"process {os.getpid()} on {platform.node()}"}
   with contextlib.ExitStack() as stack:
     try:
-      server = stack.enter_context(_Server(int(own.rpartition(":")[2]), report))
+      server = stack.enter_context(_Server(int(own.rpartition(":")[2]), report, jobs))
     except OSError:
       report["fault"] = lost.port_taken(names[number])
     else:
       if number == 0:
+        if "ps" in jobs:
+          server.expect(_listening(addresses))
         stack.enter_context(server.answering())
       else:  # TensorFlow will listen there.
         stack.close()
@@ -90,6 +93,12 @@ def _report(report: Mapping[str, Any], names: Sequence[str], address: str, secon
     raise RunFailed(f"{names[0]} cannot reach itself at this address ({reason or 'no answer'}); "
                     "choose one that all machines can reach")
   raise lost.late(", ".join(missing), seconds)
+
+
+def _listening(addresses: Sequence[str]) -> list[int]:
+  """Returns the numbers of the processes at which TensorFlow listens."""
+  with ThreadPoolExecutor(min(len(addresses), 64)) as pool:
+    return [number for number, listens in enumerate(pool.map(lost.listens, addresses)) if listens]
 
 
 def await_listeners(addresses: Mapping[str, str], seconds: float) -> None:
@@ -157,8 +166,10 @@ class _Server(socketserver.ThreadingTCPServer):
   allow_reuse_address = True
   address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
-  def __init__(self, port: int, own: Mapping[str, Any]):
-    self._own, self._names = own, lost.names(own["cluster"])
+  def __init__(self, port: int, own: Mapping[str, Any], jobs: Sequence[str]):
+    self._own, self._jobs = own, jobs
+    self._names = list(lost.processes(own["cluster"], jobs))
+    self._running: list[int] = []  # The numbers of processes that need not report.
     self._present: dict[int, dict] = {}  # Reports by process number.
     self._refusal = ""
     self._changed = threading.Condition()
@@ -169,6 +180,10 @@ class _Server(socketserver.ThreadingTCPServer):
     if self.address_family == socket.AF_INET6:
       self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     super().server_bind()
+
+  def expect(self, running: list[int]) -> None:
+    """Takes these processes as present, whether they report or not."""
+    self._running = running
 
   @contextlib.contextmanager
   def answering(self) -> Iterator[None]:
@@ -213,9 +228,11 @@ class _Server(socketserver.ThreadingTCPServer):
       return (f"{name} was started twice, as {other['process']} and as {report['process']}; start "
               "each process of the run only once, with its own number")
     if report["cluster"] != self._own["cluster"]:
-      return (f"{name} trains with {', '.join(lost.names(report['cluster']))}, but "
+      return (f"{name} trains with "
+              f"{', '.join(lost.processes(report['cluster'], self._jobs))}, but "
               f"{self._names[0]} with {', '.join(self._names)}; give all processes the same list")
     return report.get("fault", "")
 
   def _missing(self) -> list[str]:
-    return [name for number, name in enumerate(self._names) if number not in self._present]
+    return [name for number, name in enumerate(self._names)
+            if number not in self._present and number not in self._running]

@@ -28,8 +28,9 @@ MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Of Open MPI, and of MPICH and Intel MPI.
 
-_TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
+TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
                   "parameter_server": ("chief", "worker", "ps")}
+"""The jobs that train under a strategy, the first process first."""
 
 
 def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | None:
@@ -75,7 +76,7 @@ def are_several(environment: Mapping[str, str]) -> bool:
 
 def check_used(strategy: str, environment: Mapping[str, str], manager: str = "auto") -> None:
   """Raises a UsageError if there are several processes and `strategy` supports only one."""
-  if strategy in _TRAINING_JOBS:
+  if strategy in TRAINING_JOBS:
     return
   source, count = "TF_CONFIG", _workers(environment)
   if count < 2:
@@ -204,13 +205,13 @@ def read(strategy: str) -> dict[str, Any]:
     raise UsageError(f"TF_CONFIG is {text!r}; it must have the form "
                      '{"cluster": {"worker": ["host:port", ...]}, '
                      '"task": {"type": "worker", "index": 0}}') from error
-  required = [job for job in _TRAINING_JOBS[strategy]
+  required = [job for job in TRAINING_JOBS[strategy]
               if job != "chief" or strategy == "parameter_server"]
   missing = [job for job in required if job not in cluster]
   if missing:
     raise UsageError(f"TF_CONFIG: '{strategy}' needs {', '.join(missing)} in the cluster, which "
                      f"has: {', '.join(cluster) or 'nothing'}")
-  trains = [job for job in _TRAINING_JOBS[strategy] if job in cluster]
+  trains = [job for job in TRAINING_JOBS[strategy] if job in cluster]
   if kind not in trains:  # TensorFlow allows an evaluator outside the training cluster.
     raise UsageError(f"TF_CONFIG: the task type '{kind}' is not part of '{strategy}' training; "
                      f"start only processes of the cluster's types {', '.join(trains)} (the run "

@@ -35,6 +35,22 @@ def has_loop(graph: Any) -> bool:
   return any(operation.type in ("While", "StatelessWhile") for operation in operations(graph))
 
 
+def adapt_optimizations(graph: Any) -> None:
+  """Disables the optimizations of TensorFlow that fail on a graph, in this thread from now on."""
+  if has_loop(graph):
+    keep_order()
+  if any(operation.type in ("Relu", "Elu") and _is_sum_with_product(operation.inputs[0].op)
+         for operation in operations(graph)):
+    # TensorFlow (2.21) fails to fuse these operations on CPUs: it logs errors, and fuses nothing.
+    keep_unfused()
+
+
+def _is_sum_with_product(operation: tf.Operation) -> bool:
+  """Returns whether an operation adds something to the output of a dense layer with a bias."""
+  return operation.type == "AddV2" and any(
+      x.op.type == "BiasAdd" and x.op.inputs[0].op.type == "MatMul" for x in operation.inputs)
+
+
 def keep_order() -> None:
   """Makes loops see earlier writes, in all graphs that this thread calls from now on.
 
@@ -72,7 +88,7 @@ def unoptimized() -> Iterator[None]:
 def keep_unfused() -> None:
   """Keeps TensorFlow from fusing operations, in all graphs this thread calls from now on.
 
-  XLA cannot compile fused operations such as _FusedMatMul. It does its own fusion.
+  XLA, which does its own fusion, cannot compile fused operations such as _FusedMatMul.
   """
   tf.config.optimizer.set_experimental_options({"remapping": False})
 

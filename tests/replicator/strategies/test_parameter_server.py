@@ -14,6 +14,7 @@ import time
 
 from tests.programs.forks import in_a_fork
 from tests.programs.processes import ROOT, SECONDS, free_addresses, python, wait_until
+from tests.programs.workers import ended, running
 
 import numpy as np
 import pytest
@@ -191,3 +192,17 @@ def test_processes_that_a_manager_numbers_train_and_end_by_themselves(tmp_path):
   assert (f"chief {addresses[0]}; ps {addresses[1]}; worker {addresses[2]}, {addresses[3]} (from "
           "REPLICATOR_HOSTS and JOB_COMPLETION_INDEX)") in outputs[0]
   assert "8/8" in outputs[0] and "workers: 2, parameter servers: 1" in outputs[0]
+
+
+@pytest.mark.slow
+@in_a_fork
+@pytest.mark.parametrize("absent", ["chief", "worker"])
+def test_processes_wait_for_one_that_does_not_start_and_name_it(absent, tmp_path):
+  kinds, addresses = ("chief", "ps", "worker"), free_addresses(3)
+  settings = ["Replicator.strategy = 'parameter_server'", "Replicator.join_timeout = 2.0"]
+  late = (f"error: {absent} 0 ({addresses[kinds.index(absent)]}) did not start within 2 seconds; "
+          "start all processes of the run together, or increase Replicator.join_timeout")
+  with running(tmp_path, *(None if kind == absent else settings for kind in kinds), kinds=kinds,
+               addresses=addresses, command=("tests.programs.asynchronous",)) as processes:
+    errors = [ended(process, 1)[-1] for process in processes]
+  assert errors == [late, late]

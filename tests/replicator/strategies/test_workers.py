@@ -41,6 +41,18 @@ def test_a_chief_and_a_worker_train_as_one_process_does(tmp_path):
 
 @pytest.mark.slow
 @in_a_fork
+@pytest.mark.parametrize("more", [[], ["wrap_optimizer.ema_decay = 0.5",
+                                       "wrap_optimizer.clip_norm = 0.1"]])
+def test_the_first_step_with_sharded_state_is_compared_with_one_device(more, tmp_path):
+  settings = ["train.steps = 2", "train.global_batch_size = 4", "wrap_optimizer.sharded = True"]
+  with running(tmp_path, *[[*settings, *more]] * 2) as processes:
+    for process in processes:
+      assert ended(process, 0) == []
+  assert "first step: same as on one device" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.slow
+@in_a_fork
 def test_what_a_callback_of_the_chief_stops_ends_on_all_workers_at_that_step(tmp_path):
   settings = ["train.steps = 40", "train.global_batch_size = 4", "train.checkpoint_every = 40",
               "train.eval_every = 2", "train.callbacks = [@EarlyStopping()]",

@@ -7,6 +7,7 @@ from replicator.step.variables import variables_of
 from replicator.training.checkpoints import store
 from replicator.training.checkpoints.saver import Saver
 from tests.programs.closeness import close
+from tests.programs.processes import launched
 from tests.programs.refusals import refusal
 from tests.replicator.step.optimizers import small_network as small
 from tests.replicator.step.optimizers.small_network import K
@@ -65,6 +66,13 @@ def test_a_divided_optimizer_trains_as_on_one_replica(float64, name):
 def test_so_it_does_for_twenty_steps_on_any_number_of_replicas(float64, name, replicas):
   options = {"clip_norm": 0.5, "ema_decay": 0.75, "every": 2} if replicas > 1 else {}
   assert_same_training(OPTIMIZERS[name], replicas, 20, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_so_it_does_in_several_processes(workers):
+  done = launched([f"--workers={workers}"], "tests.programs.sharded_optimizers")
+  assert done.stdout.count(f"checked {len(OPTIMIZERS)} optimizers on {workers} workers") == workers
 
 
 def test_each_replica_keeps_a_part_alone():

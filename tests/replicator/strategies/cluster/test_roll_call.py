@@ -24,16 +24,17 @@ def said_by(monkeypatch) -> Callable[..., list[str]]:
   """Has processes attend together, each with its TF_CONFIG; returns the error of each, or ''."""
   monkeypatch.setattr(roll_call, "LATE_SECONDS", 1.0)
 
-  def attend(one: dict, seconds: float) -> str:
+  def attend(one: dict, jobs: tuple[str, ...], seconds: float) -> str:
     try:
-      roll_call.attend(one, seconds)
+      roll_call.attend(one, jobs, seconds)
       return ""
     except (RunFailed, UsageError) as error:
       return f"{type(error).__name__}: {error}"
 
-  def said_by(*configs: dict, seconds: float = 60.0) -> list[str]:
+  def said_by(*configs: dict, jobs: tuple[str, ...] = ("worker",), seconds: float = 60.0
+              ) -> list[str]:
     with ThreadPoolExecutor(len(configs)) as pool:
-      return list(pool.map(lambda one: attend(one, seconds), configs))
+      return list(pool.map(lambda one: attend(one, jobs, seconds), configs))
   return said_by
 
 
@@ -112,6 +113,17 @@ def test_one_that_comes_when_the_run_has_begun_meets_tensorflow(said_by):
   (own,) = free_addresses(1)
   with serving() as port:
     assert said_by(config([f"127.0.0.1:{port}", own], 1)) == [""]
+
+
+def test_servers_that_still_run_need_not_report_to_a_new_chief(said_by):
+  with serving() as there:
+    chief, worker = free_addresses(2)
+    cluster = {"chief": [chief], "worker": [worker], "ps": [f"127.0.0.1:{there}"]}
+    jobs = ("chief", "worker", "ps")
+    configs = [{"cluster": cluster, "task": {"type": kind, "index": 0}} for kind in jobs[:2]]
+    assert said_by(*configs, jobs=jobs) == ["", ""]
+    (said,) = said_by(configs[0], jobs=jobs, seconds=1.0)
+  assert said.startswith(f"RunFailed: worker 0 ({worker}) did not start within 1 seconds")
 
 
 def test_whoever_does_not_listen_is_waited_for_and_named(capsys, monkeypatch):

@@ -5,6 +5,7 @@ import pathlib
 
 import replicator
 from replicator.strategies.tracing import graphs
+from tests.programs.processes import python
 from tests.replicator.training.runs import train
 
 import numpy as np
@@ -146,3 +147,19 @@ def test_a_training_warns_once_and_before_an_evaluation_or_a_step(evaluates, cap
 def test_loops_are_found(function, has_loop):
   graph = tf.function(function).get_concrete_function(tf.TensorSpec([2])).graph
   assert graphs.has_loop(graph) == has_loop
+
+
+TWO_BRANCHES = """
+from replicator import Replicator
+import keras, numpy as np, tensorflow as tf
+dense = [keras.layers.Dense(8) for _ in range(2)]
+for layer in dense:
+  layer.build((None, 8))
+x = np.ones([4, 8], np.float32)
+print(Replicator().run(lambda x: tf.reduce_sum(tf.nn.{activation}(dense[0](x) + dense[1](x))), x))
+"""
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu"])
+def test_tensorflow_does_not_fail_to_optimize_a_sum_of_dense_layers(activation):
+  assert " failed: " not in python("-c", TWO_BRANCHES.format(activation=activation)).stderr
