@@ -245,7 +245,7 @@ class AgentProcess:
   def send_signal(self, number: int) -> None:
     """Sends a signal to the command and all processes that it started."""
     if not self._ended.is_set():
-      self._send(str(number))
+      self._send(f"{number:d}")
 
   def end(self, deadline: float) -> None:
     """Waits for the end until `deadline`, on the monotonic clock; then kills the command."""

@@ -43,7 +43,7 @@ class RemoteChild(PipedChild):
     """Sends a signal to the process; SIGKILL also ends the connection."""
     assert self.process.stdin is not None
     with contextlib.suppress(OSError, ValueError):
-      self.process.stdin.write(f"{number}\n")
+      self.process.stdin.write(f"{number:d}\n")
       self.process.stdin.flush()
     if number == signal.SIGKILL:
       super().send_signal(number)
