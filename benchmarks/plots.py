@@ -2,8 +2,9 @@
 
   python -m benchmarks.plots
 
-`docs/speed.png` compares steps with the same steps in other libraries; `docs/memory.png` shows the
-memory of a step against its number of micro-batches.
+`docs/speed.png` compares steps with the same steps in other libraries. `docs/memory.png` shows the
+memory of a step against its number of micro-batches, and `docs/sharded.png` that of a replica
+against the number of replicas, with the time per step.
 """
 
 import pathlib
@@ -81,9 +82,37 @@ def memory() -> Figure:
   return figure
 
 
+def sharded() -> Figure:
+  """Draws the rows of one process: unsharded and sharded, and the formula as dashed lines."""
+  table = record.read("sharded_memory")["tables"][0]
+  rows = [(int(replicas), dict(zip(table["columns"], cells, strict=True)))
+          for replicas, cells in table["rows"]]
+  figure = Figure(figsize=(8.0, 2.6), layout="constrained")
+  panels = [("MiB each", "memory per replica, MiB; dashed: the formula"),
+            ("seconds/step", "seconds per step")]
+  for axes, (column, title) in zip(figure.subplots(1, 2), panels, strict=True):
+    for is_sharded, color in (("no", "#9ca3af"), ("yes", OWN)):
+      points = [(replicas, row) for replicas, row in rows
+                if row["processes"] == 1 and row["sharded"] == is_sharded]
+      places = [replicas for replicas, _ in points]
+      axes.plot(places, [row[column] for _, row in points], color=color, marker="o", markersize=4,
+                label="sharded" if is_sharded == "yes" else "not sharded")
+      if column == "MiB each":
+        axes.plot(places, [row["formula"] for _, row in points], color=color, linestyle="--",
+                  linewidth=1)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("replicas", fontsize=8)
+    axes.set_xticks(places)
+    axes.set_ylim(0)
+    axes.grid(axis="y", color="#e5e7eb")
+    plain(axes)
+  axes.legend(fontsize=8, frameon=False)
+  return figure
+
+
 def main(argv: list[str]) -> None:
   del argv
-  for name, draw in (("speed", speeds), ("memory", memory)):
+  for name, draw in (("speed", speeds), ("memory", memory), ("sharded", sharded)):
     draw().savefig(DOCS / f"{name}.png", dpi=110)
     print(f"drawn: docs/{name}.png")
 
