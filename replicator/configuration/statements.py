@@ -206,12 +206,14 @@ class _PlacedError(UsageError):
 def _not_gin(error: Exception, file: str | None, text: str, begin: int) -> UsageError:
   """Returns the error for a statement that begins in line `begin` and is not valid gin."""
   if isinstance(error, SyntaxError):
-    reason, line, written = error.msg, error.lineno or 1, (error.text or text).strip()
+    reason, line = error.msg, error.lineno or 1
   else:
-    reason, (line, _), written = *error.args, text
-  hint = ""
-  if "EOF in multi-line" in reason:
-    line, written = begin, text.splitlines()[begin - 1].strip()
+    reason, (line, _) = error.args
+  is_open = "EOF in multi-line" in reason or "unterminated" in reason
+  lines = text.splitlines()
+  line = begin if is_open else min(line, len(lines))
+  written, hint = lines[line - 1].strip(), ""
+  if is_open:
     hint = " (a bracket or a string is not closed)"
   elif word := re.search(r"=\s*(true|false|none|null)\b", written):
     hint = f" (write {'None' if word[1] in ('none', 'null') else word[1].capitalize()})"

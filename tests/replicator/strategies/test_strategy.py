@@ -101,7 +101,7 @@ def test_a_cluster_cannot_begin_where_tensorflow_has_computed(monkeypatch):
 def test_the_chief_notes_open_ports_and_each_keeps_its_handler_of_sigterm(number, monkeypatch,
                                                                           capsys):
   monkeypatch.setattr(strategy, "has_started", lambda: False)
-  monkeypatch.setattr(roll_call, "attend", lambda config, seconds: None)
+  monkeypatch.setattr(roll_call, "attend", lambda config, jobs, seconds: None)
   ignore = ctypes.c_void_p(signal.SIG_IGN.value)  # As C code does, past Python.
 
   def make():
