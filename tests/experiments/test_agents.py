@@ -27,7 +27,8 @@ _COMMON = [
 _REPLAYED = [*_COMMON, "RateLimiter.learning_starts = 60", "RateLimiter.update_ratio = 0.25",
              "Exploration.random_steps = 40", "Replay.capacity = 80"]
 SMALL = [*_REPLAYED, "Policy.sizes = (16, 16)", "Critic.sizes = (16, 16)"]
-SMALL_OF = {"dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
+SMALL_OF = {"d4pg": [*SMALL, "Replay.n_step = 5"],
+            "dqn": [*_REPLAYED, "ActionValues.sizes = (16, 16)"],
             "ppo": [*_COMMON, "Policy.sizes = (16, 16)", "Rollouts.length = 16",
                     "Rollouts.epochs = 2"],
             "world": [*_REPLAYED, "train.steps = 3", "SequenceReplay.length = 4",

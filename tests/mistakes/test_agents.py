@@ -56,8 +56,9 @@ SETTINGS = [  # The program, a binding, and the rest of the line, or all of it.
     (sac, "RateLimiter.update_ratio = 0", ": must be above 0"),
     (sac, "RateLimiter.learning_starts = 0", ": must be above 0"),
     (sac, "RateLimiter.update_ratio = 1e-09", ": must be at least 1e-06"),
-    (d4pg, "RateLimiter.learning_starts = 4",
-     ": after that many steps, over all Environments.num...; increase it"),
+    (d4pg, "Replay.n_step = 40",
+     "RateLimiter.learning_starts = ...: after that many steps, over all Environments.num...; "
+     "increase it"),
     (sac, "Exploration.noise = @PinkNoise", "...Write @PinkNoise()"),
     (sac, "SAC.initial_temperature = 0", ": must be above 0"),
     (sac, "Policy.sizes = ()", ": must have at least one size"),
