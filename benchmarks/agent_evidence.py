@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 
+from benchmarks.record import Table
 from replicator import UsageError
 from replicator.training.workdir import reader
 
@@ -113,13 +114,13 @@ def place(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def print_table(agent: str, ours: Returns, theirs: Returns) -> None:
   """Prints a row for each task, and one for all."""
-  print(f"| task | {agent} | mean [interval] (seeds) | published | place |")
-  print("| --- | --- | --- | --- | --- |")
+  table = Table(f"returns of {agent.upper()} at {FLAGS.at:,} steps, compared with published ones",
+                {"seeds": "", "mean [interval] (seeds)": "", "published": "", "place": ""}, "task")
   for task, values in ours.items():
-    print(f"| {task.replace('_', ' ')} | {', '.join(f'{value:.0f}' for value in values)} | "
-          f"{in_words({task: values}, mean)} | {in_words({task: theirs[task]}, mean)} | "
-          f"{place(values, theirs[task])} |")
-  print(f"| interquartile mean | | {in_words(ours, iqm)} | {in_words(theirs, iqm)} | |")
+    table.add(task.replace("_", " "), ", ".join(f"{value:.0f}" for value in values),
+              in_words({task: values}, mean), in_words({task: theirs[task]}, mean),
+              place(values, theirs[task]))
+  table.add("interquartile mean", "", in_words(ours, iqm), in_words(theirs, iqm), "")
 
 
 def draw(axes, agent: str, results: Mapping[str, Returns]) -> None:

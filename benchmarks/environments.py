@@ -174,8 +174,8 @@ def main(argv: list[str]) -> None:
   families = Table("environments by family", {"tried": "d", "trained": "d", "failures": ""},
                    "family")
   for family, all_of in by_family.items():
-    failed = [f"`{found['name']}`: {found['error']}" for found in all_of if "error" in found]
-    families.add(family, len(all_of), len(all_of) - len(failed), "; ".join(failed))
+    failed = [found["name"] for found in all_of if "error" in found]
+    families.add(family, len(all_of), len(all_of) - len(failed), ", ".join(failed))
 
 
 if __name__ == "__main__":

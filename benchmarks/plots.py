@@ -4,14 +4,16 @@
 
 `docs/speed.png` compares steps with the same steps in other libraries. `docs/memory.png` shows the
 memory of a step against its number of micro-batches, and `docs/sharded.png` that of a replica
-against the number of replicas, with the time per step.
+against the number of replicas, with the time per step. `docs/returns.png` compares agents with
+published ones.
 """
 
 import pathlib
 from typing import Any
 
-from benchmarks import record
+from benchmarks import agent_evidence, record
 
+import numpy as np
 from absl import app
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -110,9 +112,34 @@ def sharded() -> Figure:
   return figure
 
 
+def returns() -> Figure:
+  """Draws a dot for each seed, and a bar for the 95 % interval of the mean, for each task."""
+  tables = record.read("agent_evidence")["tables"]
+  figure = Figure(figsize=(10.0, 3.2), layout="constrained")
+  for axes, agent, table in zip(figure.subplots(1, 2, sharey=True), ("d4pg", "sac"), tables,
+                                strict=True):
+    *rows, _ = table["rows"]  # The last one is for all tasks.
+    published = agent_evidence.published(agent, 100_000)
+    for place, (task, cells) in enumerate(rows):
+      ours = np.array([float(value) for value in cells[0].split(",")])
+      for shift, color, seeds in ((-0.17, OWN, ours), (
+          0.17, "#9ca3af", published[task.replace(" ", "_")])):
+        low, high = agent_evidence.interval({"": seeds}, agent_evidence.mean)
+        axes.bar(place + shift, high - low, 0.26, low, color=color, alpha=0.35)
+        axes.scatter([place + shift] * len(seeds), seeds, 7, color)
+    axes.set_xticks(range(len(rows)), [task.replace(" ", "\n", 1) for task, _ in rows])
+    axes.set_title(f"{agent.upper()} at 100,000 steps: this project (left), published (right)",
+                   fontsize=9)
+    axes.grid(axis="y", color="#e5e7eb")
+    plain(axes)
+    axes.tick_params(axis="x", labelsize=7)
+  return figure
+
+
 def main(argv: list[str]) -> None:
   del argv
-  for name, draw in (("speed", speeds), ("memory", memory), ("sharded", sharded)):
+  for name, draw in (("speed", speeds), ("memory", memory), ("sharded", sharded),
+                     ("returns", returns)):
     draw().savefig(DOCS / f"{name}.png", dpi=110)
     print(f"drawn: docs/{name}.png")
 
