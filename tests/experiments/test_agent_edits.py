@@ -50,9 +50,9 @@ def test_an_update_for_every_four_environment_steps_with_any_batch(trained):
 
 @pytest.mark.slow
 def test_a_target_network_that_is_copied_at_every_fifth_update(trained):
-  edit = "D4PG.target_update_period = 5"
-  agent, _ = trained(d4pg.D4PG, edit)
-  earlier, _ = trained(d4pg.D4PG, edit, "train.steps = 5", workdir="earlier")
+  edits = "D4PG.tau = 1.0", "D4PG.target_update_period = 5"
+  agent, _ = trained(d4pg.D4PG, *edits)
+  earlier, _ = trained(d4pg.D4PG, *edits, "train.steps = 5", workdir="earlier")
   for name in ("policy", "critic"):
     for target, copied, now in zip(agent.optimizers[name].averages,
                                    earlier.optimizers[name].variables_updated,
