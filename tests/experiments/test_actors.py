@@ -137,7 +137,7 @@ def test_ten_kills_of_all_processes_lose_nothing_that_was_saved(tmp_path):
   assert [row["step"] for row in rows] == list(range(0, 6001, 100))
   for name in ("environment_steps", "replay_size"):
     assert np.all(np.diff([row[name] for row in rows[1:]]) >= 0)
-  assert rows[0]["eval/return"] < -900 and rows[-1]["eval/return"] > -600
+  assert rows[0]["eval/return"] < -900 and rows[-1]["eval/return"] > -400
 
 
 def test_a_run_with_actors_on_ray_continues_when_one_is_killed(tmp_path):

@@ -47,15 +47,14 @@ def attend(config: Mapping[str, Any], jobs: Sequence[str], seconds: float) -> No
   own, first = addresses[number], addresses[0]
   report = {"number": number, "cluster": cluster, "id": secrets.token_hex(8),
             "process": f"process {os.getpid()} on {platform.node()}"}
+  running = _listening(addresses) if number == 0 and "ps" in jobs else []
   with contextlib.ExitStack() as stack:
     try:
-      server = stack.enter_context(_Server(int(own.rpartition(":")[2]), report, jobs))
+      server = stack.enter_context(_Server(int(own.rpartition(":")[2]), report, jobs, running))
     except OSError:
       report["fault"] = lost.port_taken(names[number])
     else:
       if number == 0:
-        if "ps" in jobs:
-          server.expect(_listening(addresses))
         stack.enter_context(server.answering())
       else:  # TensorFlow will listen there.
         stack.close()
@@ -166,10 +165,11 @@ class _Server(socketserver.ThreadingTCPServer):
   allow_reuse_address = True
   address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
-  def __init__(self, port: int, own: Mapping[str, Any], jobs: Sequence[str]):
+  def __init__(self, port: int, own: Mapping[str, Any], jobs: Sequence[str],
+               running: Sequence[int]):
     self._own, self._jobs = own, jobs
+    self._running = running  # The numbers of processes that need not report.
     self._names = list(lost.processes(own["cluster"], jobs))
-    self._running: list[int] = []  # The numbers of processes that need not report.
     self._present: dict[int, dict] = {}  # Reports by process number.
     self._refusal = ""
     self._changed = threading.Condition()
@@ -180,10 +180,6 @@ class _Server(socketserver.ThreadingTCPServer):
     if self.address_family == socket.AF_INET6:
       self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     super().server_bind()
-
-  def expect(self, running: list[int]) -> None:
-    """Takes these processes as present, whether they report or not."""
-    self._running = running
 
   @contextlib.contextmanager
   def answering(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Which process is missing, from what TensorFlow 2.21 says of it."""
 
-
 from replicator.strategies.cluster import lost
 from tests.programs.grpc_server import serving
 
