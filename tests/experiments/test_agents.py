@@ -65,7 +65,7 @@ def train(agent: str, workdir: pathlib.Path, *bindings: str) -> list[dict]:
 def launch(workdir: pathlib.Path, cluster: list[str], *bindings: str) -> None:
   """Trains D4PG in the processes of a cluster."""
   launched(cluster, "experiments.d4pg", "--gin_file=configs/d4pg_pendulum.gin",
-           f"--workdir={workdir}", bindings=[*SMALL, *bindings])
+           f"--workdir={workdir}", bindings=[*SMALL_OF["d4pg"], *bindings])
 
 
 # Observations and actions are stored in float32, whatever the precision of the networks.
