@@ -118,12 +118,7 @@ class Learner:
     self.rows += self.batches
     return list(self.batches)
 
-  def collect_of_all(self, until):
-    """Collects until every actor has answered: at the last step all first orders are too old."""
-    for step in range(0, 600, 100):
-      self.collect(until, step)
-
-  def collect_until_streams_have(self, count, step):
+  def collect_until_streams_have(self, count, step=0):
     """Collects from this step on, until each stream has `count` timesteps."""
     while min(len(self.stream(n)) for n in range(4)) < count:
       self.collect(until(10 * step), step)

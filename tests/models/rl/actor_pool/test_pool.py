@@ -131,12 +131,12 @@ def test_deaths_with_answers_in_between_do_not_end_the_run():
 
 def test_a_resumed_run_ends_the_open_episodes_and_begins_new_ones():
   learner, other = Learner(), Learner()
-  learner.collect_of_all(52)
+  learner.collect_until_streams_have(1)
   for name, variable in learner.pool.kept.fields.items():
     other.pool.kept.fields[name].assign(variable)
   seeds = {actor.seed for actor in ThreadActor.made}
   steps = learner.steps
-  other.collect_of_all(steps + 1)
+  other.collect_until_streams_have(2, step=STRIDE)
   assert other.steps > steps
   is_open = learner.pool.kept.fields["is_open"].numpy()
   assert is_open.any()
@@ -150,15 +150,16 @@ def test_a_resumed_run_ends_the_open_episodes_and_begins_new_ones():
 
 def test_a_rollback_discards_what_was_collected_since():
   learner = Learner()
-  learner.collect_of_all(52)
+  learner.collect_until_streams_have(1)
   saved = {name: variable.numpy() for name, variable in learner.pool.kept.fields.items()}
   old = list(ThreadActor.made)
-  learner.collect(500, 600)
+  learner.collect(500, 10 * STRIDE)
   for name, variable in learner.pool.kept.fields.items():
     variable.assign(saved[name])
   learner.rows.clear()
-  learner.collect_of_all(60)
-  assert 60 <= learner.steps <= 60 + 20
+  learner.collect(100, 0)
+  assert 100 <= learner.steps <= max(100, saved["environment_steps"]) + 20
+  learner.collect_until_streams_have(2, step=STRIDE)
   assert all(actor.closed for actor in old) and len(ThreadActor.made) == 4
   assert saved["is_open"].any()
   assert [learner.stream(n)[0][-1] == END for n in range(4)] == saved["is_open"].tolist()
@@ -166,7 +167,7 @@ def test_a_rollback_discards_what_was_collected_since():
 
 def test_exploration_is_divided_and_warnings_name_the_actor():
   learner = Learner(exploration=Exploration(1000, scale=0.5, alpha=3.0))
-  learner.collect_of_all(20)
+  learner.collect_until_streams_have(1)
   found = [actor.exploration for actor in ThreadActor.made]
   assert [each.random_steps for each in found] == [500, 500]
   # Over all four environments, as if they had one actor.
