@@ -120,7 +120,7 @@ class ActionValues(Trained):
     torso = _torso(observation_shape)
     if len(sizes) < (1 if torso else 2):
       raise UsageError(f"ActionValues.sizes = {tuple(sizes)}: must have at least "
-                       f"{'one size' if torso else 'two sizes'}")
+                       f"{'one size' if torso else 'two sizes for observations that are vectors'}")
     *first, last = sizes
     self.shape = [-1, actions, outputs]
     self.torso = keras.Sequential([*torso, *(layer_norm_mlp(first, "torso") if first else [])])

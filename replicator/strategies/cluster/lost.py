@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from replicator.errors import RunFailed
+from replicator.strategies.cluster.tf_config import WORKERS
 
 Cluster = Mapping[str, Sequence[str]]  # The addresses "host:port" of each job.
 
@@ -64,7 +65,7 @@ def first(cluster: Cluster) -> str:
 
 def names(cluster: Cluster) -> list[str]:
   """Returns the names of all training processes, in the order of their numbers."""
-  return list(processes(cluster, ("chief", "worker")))
+  return list(processes(cluster, WORKERS))
 
 
 def processes(cluster: Cluster, jobs: Sequence[str]) -> dict[str, str]:

@@ -28,9 +28,11 @@ MANAGERS = ("auto", "tf_config", *READERS, *STARTERS)
 
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # Of Open MPI, and of MPICH and Intel MPI.
 
-TRAINING_JOBS = {"multi_worker_mirrored": ("chief", "worker"),
-                  "parameter_server": ("chief", "worker", "ps")}
-"""The jobs that train under a strategy, the first process first."""
+WORKERS = ("chief", "worker")
+"""The jobs that compute, the first process first; parameter servers only store."""
+
+TRAINING_JOBS = {"multi_worker_mirrored": WORKERS, "parameter_server": (*WORKERS, "ps")}
+"""The jobs that take part in training under a strategy, in the same order."""
 
 
 def found(environment: Mapping[str, str], manager: str = "auto") -> Processes | None:
@@ -55,7 +57,7 @@ def number_of(environment: Mapping[str, str]) -> int | None:
       return processes.rank
     config = json.loads(environment.get("TF_CONFIG") or "{}")
     task = config["task"]
-    if task["type"] not in ("chief", "worker"):
+    if task["type"] not in WORKERS:
       return None
     return worker_number(config["cluster"], task["type"], task["index"])
   return 0
@@ -93,7 +95,7 @@ def _workers(environment: Mapping[str, str]) -> int:
   """Returns the number of training processes from an unchecked TF_CONFIG; or 0."""
   with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # It is invalid.
     cluster = json.loads(environment["TF_CONFIG"])["cluster"]
-    return sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+    return sum(len(cluster.get(job, ())) for job in WORKERS)
   return 0
 
 
