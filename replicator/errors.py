@@ -118,4 +118,4 @@ def is_foreign(file: str) -> bool:
 
 def is_of_user(file: str) -> bool:
   """Returns whether a source file exists and is the user's: not foreign, nor in this package."""
-  return os.path.isfile(file) and not is_foreign(file) and not file.startswith(ENGINE)
+  return not file.startswith(ENGINE) and not is_foreign(file) and os.path.isfile(file)

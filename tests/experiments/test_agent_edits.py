@@ -31,6 +31,7 @@ def trained(tmp_path):
   return trained
 
 
+@pytest.mark.slow
 def test_a_run_that_is_twice_as_long(trained):
   _, rows = trained(sac.SAC, "training_steps.total_environment_steps = 32")
   assert rows[-1]["step"] == 32 - 10 and rows[-1]["environment_steps"] == 31
@@ -82,7 +83,8 @@ def test_a_run_that_goes_on_for_longer_says_what_changed(trained, capsys):
           in capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("kind", [sac.SAC, td3.TD3, d4pg.D4PG])
+@pytest.mark.parametrize("kind", [
+    sac.SAC, *(pytest.param(each, marks=pytest.mark.slow) for each in (td3.TD3, d4pg.D4PG))])
 def test_the_record_of_a_run_is_a_configuration(trained, kind, tmp_path):
   _, rows = trained(kind, "train.steps = 2")
   config.parse([str(tmp_path / "run/config.gin")], [])

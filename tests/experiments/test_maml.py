@@ -77,7 +77,7 @@ def test_a_step_makes_the_updates_of_the_formulas(first_order, float64, monkeypa
 
 
 @pytest.mark.parametrize("precision, tolerance", [
-    ("mixed_float16", 0.02), ("mixed_bfloat16", 0.05)])
+    pytest.param("mixed_float16", 0.02, marks=pytest.mark.slow), ("mixed_bfloat16", 0.05)])
 def test_the_first_step_in_half_precision_is_as_on_one_device(
     precision, tolerance, tmp_path, capsys):
   config.parse([str(ROOT / "configs/maml_sinusoids.gin")], [

@@ -38,11 +38,14 @@ def check_row(row: CheckResult, first: str, cause: str) -> None:
     ("clipping", "first: gradient 'optimizer, update 1: network/000'",
      "clipping before aggregation: tf.clip_by_global_norm at tests/"),
     ("dropout", LOSS, "a Keras Dropout layer at tests/programs/planted_bugs.py:"),
-    ("numpy", LOSS, "np.random was called while the step was traced"),
+    pytest.param("numpy", LOSS, "np.random was called while the step was traced",
+                 marks=pytest.mark.slow),
     ("unaveraged_variable", "first: variable 'latest' ", "a variable is assigned a value that one "
      "replica computed from its own examples; average a statistic first with replicator.all_mean; "
      "keep examples, as in a pool"),
-    ("joined", LOSS, "a replicator.Dropout layer draws at tests/programs/planted_bugs."),
+    pytest.param("joined", LOSS,
+                 "a replicator.Dropout layer draws at tests/programs/planted_bugs.",
+                 marks=pytest.mark.slow),
     ("weights", "first: variable 'network/003' (sequential/dense_1/bias) before the first step",
      "initial weights differ"),
 ])

@@ -49,7 +49,7 @@ def by_length(part):
   return tf.sequence_mask(part["n"], 5)
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_value_and_gradient_are_those_of_the_global_batch(n, synchronous):
   check(found(synchronous, by_length, n), expected(MASK))
   weights = lambda part: tf.cast(part["n"], tf.float64)[:, tf.newaxis]  # For all positions.

@@ -139,7 +139,8 @@ def test_micro_batches_and_an_average_that_the_step_computes_with(float64):
   all_close(expected[1], [v for path, v in expected[3].items() if "averages" in path], 1e-15)
 
 
-@pytest.mark.parametrize("options", [{}, {"clip_norm": 1e3}, {"every": 2}])
+@pytest.mark.parametrize("options", [
+    pytest.param({}, marks=pytest.mark.slow), {"clip_norm": 1e3}, {"every": 2}])
 def test_an_update_that_is_not_finite_is_skipped_on_all_replicas(float64, options):
   def trained(replicator, **more):
     variables, wrapped, nonfinite = small.train_with_bad_examples(

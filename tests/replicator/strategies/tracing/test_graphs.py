@@ -160,6 +160,7 @@ print(Replicator().run(lambda x: tf.reduce_sum(tf.nn.{activation}(dense[0](x) + 
 """
 
 
-@pytest.mark.parametrize("activation", ["relu", "elu"])
+@pytest.mark.parametrize("activation", [
+    "relu", pytest.param("elu", marks=pytest.mark.slow)])
 def test_tensorflow_does_not_fail_to_optimize_a_sum_of_dense_layers(activation):
   assert " failed: " not in python("-c", TWO_BRANCHES.format(activation=activation)).stderr

@@ -182,7 +182,9 @@ class Half(tf.Module):
 HALF = ["train.precision = 'mixed_float16'"]
 
 
-@pytest.mark.parametrize("division", [MIRRORED_2, MICROBATCHES], ids=["replicas", "micro-batches"])
+@pytest.mark.parametrize("division", [
+    MIRRORED_2, pytest.param(MICROBATCHES, marks=pytest.mark.slow)],
+    ids=["replicas", "micro-batches"])
 @pytest.mark.parametrize("slope", [2.0 ** -18, 32.0], ids=["small", "large"])
 def test_gradients_in_half_precision_neither_vanish_nor_overflow(
     slope, division, tmp_path, capsys):

@@ -198,14 +198,16 @@ SQUARE = lambda x, y: tf.reduce_mean(y ** 2)
 @pytest.mark.parametrize(("arguments", "words"), [
     ([lambda x, y: tf.reduce_sum(y * y) / tf.reduce_sum(y)], "a quotient of sums over "
      "examples, as in a mean over valid positions: tests/"),
-    ([lambda x, y: keras.losses.MeanSquaredError(reduction="sum")(x, y)],
-     "a loss summed instead of averaged: the loss 'loss' is exactly 1/2 of the reference's (it "
-     "adds up examples: tests/"),
-    ([SQUARE, lambda self, x, loss, gradients: {"norm": tf.linalg.global_norm(gradients)}],
-     "a number computed from the gradients of one replica"),
+    pytest.param(
+        [lambda x, y: keras.losses.MeanSquaredError(reduction="sum")(x, y)],
+        "a loss summed instead of averaged: the loss 'loss' is exactly 1/2 of the reference's (it "
+        "adds up examples: tests/", marks=pytest.mark.slow),
+    pytest.param(
+        [SQUARE, lambda self, x, loss, gradients: {"norm": tf.linalg.global_norm(gradients)}],
+        "a number computed from the gradients of one replica", marks=pytest.mark.slow),
     ([SQUARE, clipped], "clipping before aggregation: tf.clip_by_global_norm at tests/"),
     ([SQUARE, counted], "a count of one replica's examples: the variable 'seen' is exactly 1/2"),
-    ([SQUARE, lambda self, x, loss, gradients: {"perplexity": tf.exp(loss)}],
-     "a statistic of the batch: tests/")])
+    pytest.param([SQUARE, lambda self, x, loss, gradients: {"perplexity": tf.exp(loss)}],
+                 "a statistic of the batch: tests/", marks=pytest.mark.slow)])
 def test_the_doctor_names_the_cause(arguments, words, restored):
   assert cause(*arguments).startswith(words)

@@ -44,7 +44,7 @@ def killed_and_resumed(tmp_path, capsys, *settings, now=(), step=TwoNetworks) ->
 
 
 @pytest.mark.parametrize("settings", [
-    [], MIRRORED_2, ["train.steps_per_call = 2"]])
+    [], pytest.param(MIRRORED_2, marks=pytest.mark.slow), ["train.steps_per_call = 2"]])
 def test_a_sound_step_comes_again_bit_for_bit(settings, tmp_path, capsys):
   assert EXACT in killed_and_resumed(tmp_path, capsys, *settings)
 

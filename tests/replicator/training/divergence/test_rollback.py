@@ -39,6 +39,7 @@ def iterators() -> int:
   return sum(issubclass(type(thing), tf.data.Iterator) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_no_iterator_is_left_to_the_collector(tmp_path):
   # The collector may run in a thread that makes an example. The iterator's end would wait for it.
   alive: list[int] = []
