@@ -24,7 +24,6 @@ import tensorflow as tf
 _KERAS_OWNERS = (keras.layers.Layer, keras.optimizers.Optimizer, keras.metrics.Metric)
 _STATE = (keras.Variable, tf.Variable, tf.random.Generator, tf.data.Iterator, tf.queue.QueueBase,
           tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable)
-_LEAVES = (str, bytes, int, float, complex, type, types.NoneType, tf.DType)  # They hold nothing.
 _OF_LIBRARIES = {"tensorflow", "keras", "numpy", "replicator", *sys.stdlib_module_names}
 
 
@@ -147,8 +146,6 @@ def _walk(root: Any, is_wanted: Callable[[Any], bool], goes_inside: bool = False
       yield path, value
       if not goes_inside:
         return
-    if isinstance(value, _LEAVES):
-      return
     parts = _parts_of(value)
     if parts is not None:
       yield from visit_all(path, parts)
